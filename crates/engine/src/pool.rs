@@ -584,6 +584,10 @@ impl Pool {
         self.settings.sftp_silence
     }
 
+    pub(crate) fn copy_resume_for(&self) -> Duration {
+        self.settings.copy_resume_for
+    }
+
     pub(crate) fn learner(&self) -> &Learner {
         &self.learner
     }

@@ -96,6 +96,8 @@ settings! {
     /// Seconds that an SFTP server other than OpenSSH's may leave a request unanswered while its connection is alive;
     /// then its session is ended. A third of that for the first answer, also from OpenSSH's. 0 for never.
     sftp_silence: Duration = Duration::from_secs(30);
+    /// Seconds for which a copy that has lost its connections tries to reach the host again, before it fails.
+    copy_resume_for: Duration = Duration::from_secs(30);
     /// MiB for names that servers have listed and that were not processed yet, for all copies and listings together.
     names_memory: u32 = 64;
     /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for

@@ -339,6 +339,11 @@ impl Host {
         self.pool().most_together(self.caller.answerer())
     }
 
+    /// The time for which a copy that has lost its connections tries to reach the host again.
+    pub(crate) fn copy_resume_for(&self) -> Duration {
+        self.pool().copy_resume_for()
+    }
+
     /// Returns whether another connection would ask somebody something.
     pub(crate) fn is_attended(&self) -> bool {
         self.pool().is_attended(self.caller.answerer())

@@ -13,6 +13,7 @@ use trunkline_request::failure::Failure;
 use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;
+use crate::settings::Settings;
 use crate::sftp::{Reopen, Sftp};
 
 /// SFTP sessions to one server. More are opened while the transfer runs, which uses them as they open; a lost session is
@@ -74,6 +75,14 @@ impl Origin {
         }
     }
 
+    /// For how long lost sessions are replaced before a copy gives up.
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Host(host) => host.copy_resume_for(),
+            Self::Session(_) => Settings::default().copy_resume_for,
+        }
+    }
+
     /// Opens the nth session.
     async fn open(&self, nth: usize, apart: Apart) -> Result<Sftp, Error> {
         match self {
@@ -111,11 +120,14 @@ struct State {
     most: usize,
 }
 
-/// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
+/// Attempts in a row to replace sessions, at least, before a copy gives up.
 const MOST_FAILURES: u32 = 7;
-/// The least time that these attempts take.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(16));
+
+/// The pauses between them: so many attempts take about as long as the copy is patient, if that is no longer than half a minute.
+fn pauses(patience: Duration) -> Backoff {
+    let first = (patience / 60).min(Duration::from_millis(500));
+    Backoff::new(first, Duration::from_secs(16))
+}
 
 impl Sessions {
     /// Makes the sessions to a host. The first is open, or fails when it is used.
@@ -199,7 +211,7 @@ impl Sessions {
             return Some(Waiting::Connecting { host });
         }
         let tried = state.failing.map_or(Duration::ZERO, |since| since.elapsed());
-        let seconds = PATIENCE.saturating_sub(tried).as_secs();
+        let seconds = state.patience().saturating_sub(tried).as_secs();
         Some(Waiting::Lost { host, seconds })
     }
 
@@ -406,7 +418,7 @@ impl Sessions {
         let first = live + state.opening;
         let moves = state.moves;
         state.opening += missing;
-        let pause = PAUSES.pause_after(state.failures);
+        let pause = pauses(state.patience()).pause_after(state.failures);
         drop(state);
         let origin = match origin {
             Origin::Host(host) if live > 0 => Origin::Host(host.in_background()),
@@ -472,6 +484,11 @@ impl State {
         self.origin.as_ref().and_then(Origin::host)
     }
 
+    fn patience(&self) -> Duration {
+        let usual = || Settings::default().copy_resume_for;
+        self.origin.as_ref().map_or_else(usual, Origin::patience)
+    }
+
     /// Counts failed attempts.
     fn failed(&mut self, attempts: u32, error: Error) {
         self.failing.get_or_insert_with(Instant::now);
@@ -488,7 +505,9 @@ impl State {
     /// Returns whether there were enough attempts, for long enough. Several sessions that end one by one make more attempts in
     /// less time. Patience does not help against another host key or a refused log-in.
     fn is_hopeless(&self) -> bool {
-        let for_long = self.failing.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let for_long = self
+            .failing
+            .is_some_and(|since| since.elapsed() >= self.patience());
         let is_final = self.error.as_ref().is_some_and(is_final);
         self.failures > 0 && is_final || self.failures >= MOST_FAILURES && for_long
     }
@@ -604,10 +623,23 @@ mod tests {
             state.has_opened(Ok(()), Some(0));
         }
         assert!(!state.is_hopeless(), "they ended within a moment");
-        state.failing = state.failing.and_then(|since| since.checked_sub(PATIENCE));
+        let patience = state.patience();
+        state.failing = state.failing.and_then(|since| since.checked_sub(patience));
         assert!(state.is_hopeless());
         state.has_opened(Ok(()), Some(1));
         assert!(!state.is_hopeless(), "there was progress");
+    }
+
+    /// Both bounds are met at about the same time, and a host that comes back late is not asked much more rarely.
+    #[test]
+    fn attempts_are_spread_over_the_patience_up_to_half_a_minute() {
+        for (patience, expected) in [(3, 3150), (30, 31_500), (300, 31_500)] {
+            let pauses = pauses(Duration::from_secs(patience));
+            let all: Duration = (1..MOST_FAILURES)
+                .map(|failures| pauses.pause_after(failures))
+                .sum();
+            assert_eq!(all, Duration::from_millis(expected), "{patience} s");
+        }
     }
 
     #[test]

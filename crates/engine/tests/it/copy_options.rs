@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use trunkline::transfer::{Backup, Comparison, CopyOptions, Location, ModeChange};
 use trunkline::{Error, Host, Invalid};
-use trunkline_testkit::{Relay, Sshd, noise};
+use trunkline_testkit::{Sshd, noise};
 
-use crate::site::Site;
+use crate::site::{Site, through_relay};
 use crate::transfer::{changes, copied, ends, here, mirror, recursive, rsync_would_change, run, there};
 
 /// Which way a copy goes.
@@ -610,12 +610,9 @@ fn attack(directory: &Path, victim: &Path, ends: &AtomicBool, exchanged: &Atomic
 
 #[tokio::test]
 async fn in_a_shared_directory_nobody_can_turn_a_copy_onto_another_file() {
-    let sshd = Sshd::start_default().unwrap();
+    let (_sshd, place, relay, host) = through_relay().await;
     // So that several sessions are there before the first one has written everything.
-    let relay = Relay::to(sshd.addr()).unwrap();
     relay.set_rtt(Duration::from_millis(5));
-    let host = Site::at(&sshd.ssh_config_via("through", relay.addr()).unwrap(), "through").await;
-    let place = tempfile::tempdir().unwrap();
     let (source, shared, victim) = ("source", "shared", "victim");
     let [source, shared, victim] = [source, shared, victim].map(|name| place.path().join(name));
     let whole = noise(12_000_000, 3);

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::memory::{HostId, Lesson};
-use trunkline::{
-    Command, Connection, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings,
-};
+use trunkline::{Command, Connection, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
-use trunkline_testkit::{Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::site::{self, engine, host_of, request, server_and_host};
+use crate::site::{self, Relayed, engine, engine_with, host_of, request, server_and_host};
 
 #[tokio::test]
 async fn a_command_runs_and_says_how_it_ended() {
@@ -100,21 +98,15 @@ async fn a_reader_that_never_reads_holds_up_nobody_else() {
 
 #[tokio::test]
 async fn a_lost_connection_says_that_the_command_may_have_started() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = engine();
-    let host = engine
-        .host_for(&request(&config, "relayed", &[]), &Interaction::none())
-        .await
-        .unwrap();
+    let relayed = Relayed::start();
+    let host = relayed.site(engine()).await;
     let mut session = host
         .start(&Command::exec("echo started; sleep 100"))
         .await
         .unwrap();
     let mut line = [0; 8];
     session.stdout.read_exact(&mut line).await.unwrap();
-    relay.reset();
+    relayed.relay.reset();
     let error = session.wait().await.unwrap_err();
     assert_eq!(error.execution(), Execution::MayHaveStarted);
     assert_eq!(error.kind(), ErrorKind::Network);
@@ -236,28 +228,21 @@ async fn found_when_told(
 
 #[tokio::test]
 async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = engine();
-    let relayed = request(&config, "relayed", &[]);
-    let host = engine.host_for(&relayed, &Interaction::none()).await.unwrap();
+    let (relayed, engine) = (Relayed::start(), engine());
+    let host = site::host_with(&engine, &relayed.config, "relayed", &[]).await;
 
     let connection = host.connection();
     connection.ready().await.unwrap();
     let mut running = connection.start(&Command::exec("sleep 1000"));
     running.started().await.unwrap();
     let (found, ()) = tokio::join!(found_when_told(&connection, running.wait()), async {
-        relay.reset();
+        relayed.relay.reset();
     });
     assert_eq!(found, [false]);
 
     // Asked for with a log-in that fails.
-    let mut keyless = relayed;
-    keyless
-        .ssh_args
-        .extend(["-o".into(), "PreferredAuthentications=password".into()]);
-    let host = engine.host_for(&keyless, &Interaction::none()).await.unwrap();
+    let keyless = ["PreferredAuthentications=password"];
+    let host = site::host_with(&engine, &relayed.config, "relayed", &keyless).await;
     let connection = host.connection();
     let mut asked = connection.start(&Command::exec("true"));
     assert_eq!(found_when_told(&connection, asked.started()).await, [false]);
@@ -330,7 +315,7 @@ async fn idle_connections_close() {
         idle_timeout: Duration::from_millis(1),
         ..Settings::default()
     };
-    let engine = Engine::new(settings, Default::default());
+    let engine = engine_with(settings);
     let host = host_of(&engine, &sshd).await;
     host.run(&Command::exec("true")).await.unwrap();
     let connection = host.connection();
@@ -351,7 +336,7 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
         handshakes: 1,
         ..Settings::default()
     };
-    let engine = Engine::new(settings, Default::default());
+    let engine = engine_with(settings);
     let host = engine
         .host_for(&request(&config, "target", &[]), &Interaction::none())
         .await
@@ -365,14 +350,11 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
 
 #[tokio::test]
 async fn a_host_behind_a_relay_next_door_is_as_far_as_it_is_once_it_is_connected() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let rtt = Duration::from_millis(100);
+    let (relayed, engine) = (Relayed::start(), engine());
+    let (relay, rtt) = (&relayed.relay, Duration::from_millis(100));
     relay.set_rtt(rtt);
     relay.set_handshake(false);
-    let engine = engine();
-    let config = sshd.ssh_config_via("far", relay.addr()).unwrap();
-    let host = site::host_with(&engine, &config, "far", &[]).await;
+    let host = site::host_with(&engine, &relayed.config, "relayed", &[]).await;
     assert_eq!(host.round_trip(), None);
     host.connect().await.unwrap();
     // The kernel's own connection ends at the relay, and takes microseconds.

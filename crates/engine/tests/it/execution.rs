@@ -11,19 +11,19 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{
-    Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Pty, Session, Settings,
+    Command, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Pty, Session, Settings,
     TerminalSize,
 };
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
-use trunkline_testkit::{Agent, Direction, Dropbear, HostEntry, Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Agent, Direction, Dropbear, HostEntry, Sshd, write_ssh_config};
 
-use crate::site::{engine, request};
+use crate::site::{Relayed, engine, engine_with, request};
 
 use ErrorKind::{Authentication, HostKey, Limit, Network, Peer, Timeout};
 use Execution::{DidNotStart, MayHaveStarted};
 
 async fn run_with(settings: Settings, request: &Request) -> Result<Output, Error> {
-    let engine = Engine::new(settings, Default::default());
+    let engine = engine_with(settings);
     let host = engine.host_for(request, &Interaction::none()).await?;
     host.run(&Command::exec("true")).await
 }
@@ -692,14 +692,15 @@ async fn a_key_that_was_allowed_into_the_agent_keeps_its_constraints() {
 
 #[tokio::test]
 async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_there_goes_on() {
-    for spare_sessions in [0, 4] {
+    // Both at once: each waits for its limit.
+    let cases = [0, 4].map(|spare_sessions| async move {
         let sshd = Sshd::start_default().unwrap();
         let settings = Settings {
             probe_limit: Duration::from_secs(6),
             spare_sessions,
             ..Settings::default()
         };
-        let engine = Engine::new(settings, Default::default());
+        let engine = engine_with(settings);
         let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
         let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
         let running = Command::exec("echo $PPID; read line; echo $line");
@@ -729,7 +730,8 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
         for command in others {
             assert_eq!(command.await.unwrap().unwrap().stdout, b"here\n");
         }
-    }
+    });
+    futures_util::future::join_all(cases).await;
 }
 
 #[tokio::test]
@@ -751,10 +753,8 @@ async fn a_proxy_command_that_is_not_needed_any_more_can_clean_up() {
 
 #[tokio::test]
 async fn a_log_in_that_takes_long_is_not_the_connect_timeouts() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("slow", relay.addr()).unwrap();
-    let request = request(&config, "slow", &["ConnectTimeout=1"]);
+    let relayed = Relayed::start();
+    let (request, relay) = (relayed.request(&["ConnectTimeout=1"]), &relayed.relay);
     let slowly = async {
         // What comes behind the identification, which has come by then.
         relay.wait_for_bytes(Direction::ToClient, 600).await.unwrap();

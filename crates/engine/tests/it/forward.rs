@@ -7,12 +7,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use trunkline::config::{Forward, ForwardTarget, Listen};
-use trunkline::{
-    Command, Engine, Error, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings,
-};
-use trunkline_testkit::{Agent, KeyConstraints, Relay, Sshd, free_port};
+use trunkline::{Command, Error, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings};
+use trunkline_testkit::{Agent, KeyConstraints, Sshd, free_port};
 
-use crate::site::{engine, host_of, host_with, request};
+use crate::site::{engine, engine_with, host_of, host_with, request, through_relay};
 
 /// Long enough for the slowest machine; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,16 +26,6 @@ async fn connect(options: &[&str]) -> (Sshd, Host) {
     let engine = engine();
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), options).await;
     (sshd, host)
-}
-
-/// The same, through a relay.
-async fn connect_through_relay() -> (Sshd, Relay, Engine, Host) {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = engine();
-    let host = host_with(&engine, &config, "relayed", &[]).await;
-    (sshd, relay, engine, host)
 }
 
 fn tcp(port: u16) -> Listen {
@@ -297,7 +285,7 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
 
 #[tokio::test]
 async fn what_is_cut_off_does_not_look_complete() {
-    let (_sshd, relay, _engine, host) = connect_through_relay().await;
+    let (_sshd, _place, relay, host) = through_relay().await;
     let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     let mut stream = client(&handle).await;
     stream.write_all(b"part").await.unwrap();
@@ -541,7 +529,7 @@ async fn a_port_in_use_on_the_server_is_named() {
 
 #[tokio::test]
 async fn a_remote_forwarding_outlives_its_connection() {
-    let (_sshd, relay, _engine, host) = connect_through_relay().await;
+    let (_sshd, _place, relay, host) = through_relay().await;
     let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let mut events = handle.events();
     for _ in 0..2 {
@@ -567,7 +555,7 @@ async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
         idle_timeout: Duration::from_millis(1),
         ..Settings::default()
     };
-    let engine = Engine::new(settings, Default::default());
+    let engine = engine_with(settings);
     let host = host_of(&engine, &sshd).await;
     let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let connection = host.connection();

@@ -12,7 +12,7 @@ use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, 
 use trunkline::{Engine, Error, Host, Settings};
 use trunkline_testkit::{SftpFaults, noise};
 
-use crate::site::{engine, host_of};
+use crate::site::{engine, engine_with, host_of};
 
 /// A server with faults, and a host of an engine that knows nothing of it yet.
 struct Bench {
@@ -521,13 +521,14 @@ async fn what_fails_in_the_middle_of_many_files_damages_none_that_were_whole() {
     }
 }
 
-/// An engine that waits for three seconds where others wait for half a minute.
+/// An engine that waits for a second or three where others wait for half a minute.
 fn impatient() -> Engine {
     let settings = Settings {
+        copy_resume_for: Duration::from_secs(1),
         sftp_silence: Duration::from_secs(3),
         ..Settings::default()
     };
-    Engine::new(settings, Default::default())
+    engine_with(settings)
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use trunkline::{
 use trunkline_testkit::{KeyPair, KeyType, Relay, Sshd, free_port};
 use zeroize::Zeroizing;
 
-use crate::site::engine;
+use crate::site::{engine, engine_with};
 
 fn config(sshd: &Sshd) -> HostConfig {
     let mut config = HostConfig::explicit(&sshd.addr().ip().to_string(), sshd.port(), sshd.user()).unwrap();
@@ -198,7 +198,7 @@ async fn an_ended_host_is_not_connected_again() {
         max_lanes: 1,
         ..Settings::default()
     };
-    let engine = Engine::new(settings, Default::default());
+    let engine = engine_with(settings);
     let host = private(&engine, &sshd, login(&sshd).connections(2));
     let mut running = host.start(&Command::exec("sleep 1000")).await.unwrap();
     running.started().await.unwrap();

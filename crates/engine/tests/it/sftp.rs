@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use trunkline::sftp::{FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatusCode};
 use trunkline::{Error, ErrorKind, Execution};
-use trunkline_testkit::{Relay, Sshd};
+use trunkline_testkit::Sshd;
 
-use crate::site::Site;
+use crate::site::{Site, through_relay};
 
 async fn sftp(sshd: &Sshd) -> Sftp {
     Site::of(sshd).await.sftp().await.unwrap()
@@ -207,10 +207,8 @@ async fn a_server_without_the_subsystem_refuses_it_by_name() {
 
 #[tokio::test]
 async fn a_lost_connection_leaves_an_operation_that_may_have_happened() {
-    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let sftp = Site::at(&config, "through").await.sftp().await.unwrap();
+    let (_sshd, directory, relay, host) = through_relay().await;
+    let sftp = host.sftp().await.unwrap();
     sftp.ready().await.unwrap();
     relay.stall();
     let name = path(&directory, "d");

@@ -6,7 +6,7 @@ use trunkline::config::{Forward, ForwardTarget, Listen};
 use trunkline::{Command, Engine, ErrorKind, Execution, Host, Settings};
 use trunkline_testkit::Sshd;
 
-use crate::site::host_of;
+use crate::site::{engine_with, host_of};
 
 /// As after a long silence, always; an answer has as long as this.
 fn asking(probe_limit: Duration) -> Engine {
@@ -15,7 +15,7 @@ fn asking(probe_limit: Duration) -> Engine {
         probe_limit,
         ..Settings::default()
     };
-    Engine::new(settings, Default::default())
+    engine_with(settings)
 }
 
 /// Waits until a session is open ahead, in which a command would leave at once.
@@ -113,7 +113,7 @@ fn impatient() -> Engine {
         probe_limit: Duration::from_millis(500),
         ..Settings::default()
     };
-    Engine::new(settings, Default::default())
+    engine_with(settings)
 }
 
 #[tokio::test]

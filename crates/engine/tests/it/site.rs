@@ -1,7 +1,7 @@
 //! Engines, and hosts of theirs that are found as a user's are: by an ssh_config.
 
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
@@ -11,7 +11,12 @@ use trunkline_testkit::{Relay, Sshd};
 
 /// An engine that remembers nothing beyond its own end.
 pub(crate) fn engine() -> Engine {
-    Engine::new(Settings::default(), Default::default())
+    engine_with(Settings::default())
+}
+
+/// The same with other settings.
+pub(crate) fn engine_with(settings: Settings) -> Engine {
+    Engine::new(settings, Default::default())
 }
 
 /// `ssh -F CONFIG -o OPTION... ALIAS`.
@@ -51,11 +56,35 @@ pub(crate) async fn site() -> (Sshd, TempDir, Site) {
 
 /// The same, with a relay between the host and its server.
 pub(crate) async fn through_relay() -> (Sshd, TempDir, Relay, Site) {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = Site::at(&config, "through").await;
-    (sshd, place, relay, host)
+    let (relayed, place) = (Relayed::start(), tempfile::tempdir().unwrap());
+    let host = relayed.site(engine()).await;
+    (relayed.sshd, place, relayed.relay, host)
+}
+
+/// A server that is reached through a relay.
+pub(crate) struct Relayed {
+    pub(crate) sshd: Sshd,
+    pub(crate) relay: Relay,
+    pub(crate) config: PathBuf,
+}
+
+impl Relayed {
+    pub(crate) fn start() -> Self {
+        let sshd = Sshd::start_default().unwrap();
+        let relay = Relay::to(sshd.addr()).unwrap();
+        let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
+        Self { sshd, relay, config }
+    }
+
+    /// `ssh -F CONFIG -o OPTION... relayed`.
+    pub(crate) fn request(&self, options: &[&str]) -> Request {
+        request(&self.config, "relayed", options)
+    }
+
+    /// Its host.
+    pub(crate) async fn site(&self, engine: Engine) -> Site {
+        Site::with(engine, &self.config, "relayed").await
+    }
 }
 
 /// A host, with the engine that paces its connections.

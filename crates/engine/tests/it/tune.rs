@@ -10,9 +10,9 @@ use trunkline::config::Request;
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
 use trunkline::tune::{self, Choice, Rates, Report, Step, TuneOptions, tune};
 use trunkline::{Engine, Error, Interaction};
-use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
+use trunkline_testkit::{Direction, Dropbear, Sshd};
 
-use crate::site::{engine, request};
+use crate::site::{Relayed, engine, request};
 
 fn options(seconds: u64, directory: &Path) -> TuneOptions {
     let mut options = TuneOptions::new(false);
@@ -42,7 +42,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
         sshd.alias(),
         &["Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
     );
-    let report = run_tune(&engine, &request, &options(15, directory.path())).await;
+    let report = run_tune(&engine, &request, &options(8, directory.path())).await;
     for cipher in ["aes128-ctr", "aes256-gcm@openssh.com"] {
         let plain = report
             .ciphers
@@ -64,14 +64,12 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compression_is_measured_on_a_narrow_link_and_chosen() {
-    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
+    let (relayed, directory) = (Relayed::start(), tempfile::tempdir().unwrap());
     for direction in [Direction::ToServer, Direction::ToClient] {
-        relay.set_rate(direction, Some(500_000));
+        relayed.relay.set_rate(direction, Some(500_000));
     }
-    let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
-    let request = request(&config, "narrow", &["Ciphers=aes128-ctr"]);
-    let report = run_tune(&engine(), &request, &options(10, directory.path())).await;
+    let request = relayed.request(&["Ciphers=aes128-ctr"]);
+    let report = run_tune(&engine(), &request, &options(6, directory.path())).await;
     let row = |compression: bool| {
         let mut rows = report.ciphers.iter();
         rows.find(|row| row.compression == compression).unwrap()
@@ -114,7 +112,7 @@ async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
 async fn a_server_of_another_make_is_measured_with_what_it_has() {
     let (dropbear, directory) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&dropbear.ssh_config(), dropbear.alias(), &[]);
-    let report = run_tune(&engine(), &request, &options(15, directory.path())).await;
+    let report = run_tune(&engine(), &request, &options(8, directory.path())).await;
     assert!(report.server.contains("dropbear"), "{}", report.server);
     // Dropbear has no AES-GCM by default.
     assert!(report.ciphers.iter().all(|row| !row.cipher.contains("gcm")));
@@ -191,7 +189,7 @@ async fn rsync_is_run_three_times_with_each_of_its_options() {
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     // Little data, so that all of it fits in however slow the machine is.
     let mut options = options(120, directory.path());
-    options.bytes = 128 << 20;
+    options.bytes = 64 << 20;
     let report = run_tune(&engine(), &request, &options).await;
     assert!(report.rsync.len() >= 5, "{:?}", report.notes);
     for row in &report.rsync {
@@ -213,7 +211,7 @@ async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_s
         .unwrap();
     let directory = tempfile::tempdir().unwrap();
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
-    let report = run_tune(&engine(), &request, &options(15, directory.path())).await;
+    let report = run_tune(&engine(), &request, &options(8, directory.path())).await;
     assert!(report.ciphers[0].incompressible.both().is_some());
     assert!(report.rsync.is_empty());
     assert!(
