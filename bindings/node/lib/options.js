@@ -28,7 +28,7 @@ const LEFT_OUT = {
     'diffie-hellman-group15-sha512', 'diffie-hellman-group17-sha512', 'diffie-hellman-group-exchange-sha1', 'diffie-hellman-group14-sha1',
     'diffie-hellman-group1-sha1',
   ],
-  serverHostKey: ['ssh-rsa', 'ssh-dss'],
+  serverHostKey: ['ssh-dss'],
   cipher: [
     'aes128-gcm', 'aes256-gcm', '3des-cbc', 'aes256-cbc', 'aes192-cbc', 'aes128-cbc', 'arcfour256', 'arcfour128', 'arcfour', 'blowfish-cbc',
     'cast128-cbc',
@@ -39,6 +39,9 @@ const LEFT_OUT = {
   ],
   compress: ['zlib'],
 };
+
+/** What stands for a name: a program that asks for RSA keys gets them, signed with SHA-2. @type {Record<string, string[]>} */
+const INSTEAD = { 'ssh-rsa': ['rsa-sha2-512', 'rsa-sha2-256'] };
 
 /**
  * @param {keyof typeof ALGORITHMS} kind
@@ -53,12 +56,13 @@ function algorithms(kind, wanted) {
     return list.flatMap((name) => {
       if (name instanceof RegExp) return known.filter((candidate) => name.test(candidate));
       if (LEFT_OUT[kind].includes(name)) return [];
+      if (kind === 'serverHostKey' && Object.hasOwn(INSTEAD, name)) return INSTEAD[name];
       if (!known.includes(name)) throw new Error(`Unsupported algorithm: ${name}`);
       return [name];
     });
   };
   if (Array.isArray(wanted)) {
-    const list = matching(wanted);
+    const list = [...new Set(matching(wanted))];
     if (list.length === 0 && typeof wanted[0] === 'string') throw new Error(`Unsupported algorithm: ${wanted[0]}`);
     return wanted.length > 0 ? list : undefined;
   }

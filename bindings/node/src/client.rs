@@ -525,7 +525,8 @@ impl Client {
                 }
             };
             match change {
-                Change::Ended(failure) => match self.hold_again(failure.into()).await {
+                // In a box, as what few clients need: each idle one would have room for it.
+                Change::Ended(failure) => match Box::pin(self.hold_again(failure.into())).await {
                     Ok(again) => held = again,
                     Err(lost) => return lost,
                 },

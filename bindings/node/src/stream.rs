@@ -13,10 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio_util::sync::CancellationToken;
 use trunkline::ExitStatus;
+use trunkline::queue::{self, queue};
 use trunkline_embed::{Control, End, Failure, Input, Output, Reader, Session, Tunnel, Writer};
 
 use crate::block::{Block, Blocks};
@@ -50,7 +51,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// A stream that is still to be connected to something, and the queue of what JavaScript writes.
     pub(crate) fn new(target: u32, client: Option<u32>, outbox: &Arc<Outbox>) -> (Arc<Self>, Outlet) {
-        let (queue, written) = mpsc::unbounded_channel();
+        let (queue, written) = queue();
         let room = Arc::new(Room::default());
         let emptied = Arc::new(Notify::new());
         let stream = Arc::new(Self {
@@ -657,7 +658,7 @@ impl Flow {
 
 /// JavaScript's input, on this side.
 struct Inlet {
-    queue: mpsc::UnboundedSender<Written>,
+    queue: queue::Sender<Written>,
     room: Arc<Room>,
 }
 
@@ -706,7 +707,7 @@ impl Inlet {
 
 /// JavaScript's input, on the engine's side.
 pub(crate) struct Outlet {
-    written: mpsc::UnboundedReceiver<Written>,
+    written: queue::Receiver<Written>,
     room: Arc<Room>,
     target: u32,
     outbox: Arc<Outbox>,

@@ -233,18 +233,18 @@ impl Interaction {
         self
     }
 
-    /// The same, which keeps what it logs from now on for [`Self::recorded`].
+    /// The same, which keeps what it logs from now on for [`Self::take_recorded`].
     #[must_use]
     pub fn recording(mut self) -> Self {
         self.record = Some(Arc::default());
         self
     }
 
-    /// Returns the log.
-    pub fn recorded(&self) -> Vec<LogLine> {
+    /// Takes the log.
+    pub fn take_recorded(&self) -> Vec<LogLine> {
         let record = self.record.as_ref();
         record.map_or_else(Vec::new, |record| {
-            record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
         })
     }
 

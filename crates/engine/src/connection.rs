@@ -12,7 +12,7 @@ pub(crate) mod lease;
 mod life;
 pub(crate) mod login;
 mod offers;
-mod queue;
+pub mod queue;
 pub(crate) mod session;
 mod socket;
 pub(crate) mod splice;

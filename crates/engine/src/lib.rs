@@ -25,7 +25,7 @@ pub use connection::login::{
     Signing, Verification, WantsProof, refused_by_program,
 };
 pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
-pub use connection::{Connection, ConnectionInfo};
+pub use connection::{Connection, ConnectionInfo, queue};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
 pub use error::{Absence, Doing, Error, ErrorKind, Execution, Invalid, LogInStage, ServerRequest};
 pub use forward::{

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
@@ -74,7 +74,7 @@ pub(crate) struct Driver {
     rooms: Vec<(ChannelId, oneshot::Sender<usize>)>,
     /// Channels whose window is full: their writers wait for the server.
     full: HashSet<ChannelId>,
-    offers: mpsc::UnboundedSender<Box<Offer>>,
+    offers: queue::Sender<Box<Offer>>,
     /// Events that the handshake decides about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
     /// An error that ended the connection while `questions` had events left.
@@ -114,7 +114,7 @@ impl Driver {
         io: Box<dyn Socket>,
         proto: trunkline_proto::Connection,
         ops: queue::Receiver<Op>,
-        offers: mpsc::UnboundedSender<Box<Offer>>,
+        offers: queue::Sender<Box<Offer>>,
         keepalive: KeepAlive,
         metrics: Arc<ConnectionMetrics>,
     ) -> Self {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trunkline_request::Backoff;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
@@ -16,7 +16,7 @@ use trunkline_proto::{Compression, Config, Event, PeerMisbehaved, Preferences, R
 use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
-use super::queue;
+use super::queue::{self, queue};
 use crate::config::{HostConfig, HostKeyCheck, LogIn, StrictHostKeyChecking, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
@@ -120,7 +120,7 @@ pub(crate) async fn run(
         early_kexinit: true,
     };
     loop {
-        let (offers_tx, offers) = mpsc::unbounded_channel();
+        let (offers_tx, offers) = queue();
         // Boxed, so that the task does not carry the handshake's state through the connection's life.
         let established = Box::pin(establish(
             &handshake, attempt, ops, offers_tx, &metrics, info, abandoned,
@@ -130,11 +130,14 @@ pub(crate) async fn run(
             Ok(Established { mut driver, updates }) => {
                 engine_metrics.handshake("ok", begun.elapsed());
                 state.send_replace(State::Ready);
+                // Its log-in, with keys and interaction, is over: thousands of idle connections need not carry theirs.
+                let learner = handshake.learner();
+                drop(handshake);
                 let end = tokio::select! {
                     end = driver.run() => end,
                     never = serve_offers(offers, incoming, updates) => match never {},
                 };
-                handshake.learn_from_end(&end);
+                learn_from_end(&learner, &end);
                 return (end, Untold::Driven(driver));
             }
             Err(Failed {
@@ -251,21 +254,7 @@ impl Handshake {
         Learner::new(&self.memory, self.host_id())
     }
 
-    /// Remembers a server that calls itself OpenSSH but ignored what was sent with the log-in.
-    fn learn_from_end(&self, end: &Error) {
-        let unanswered = matches!(
-            end.root(),
-            Error::Protocol {
-                source: trunkline_proto::Error::PeerMisbehaved(PeerMisbehaved::EarlyUnanswered),
-                ..
-            }
-        );
-        if unanswered {
-            self.learner().learn(Lesson::NoPipelining, 1);
-        }
-    }
-
-    /// Remembers how this connection was made, for the next one.
+    /// Remembers what made this connection, for the next one.
     fn learn(
         &self,
         attempt: Attempt,
@@ -476,11 +465,25 @@ impl Failed {
     }
 }
 
+/// Remembers a server that calls itself OpenSSH, and has passed by what left with the log-in.
+fn learn_from_end(learner: &Learner, end: &Error) {
+    let unanswered = matches!(
+        end.root(),
+        Error::Protocol {
+            source: trunkline_proto::Error::PeerMisbehaved(PeerMisbehaved::EarlyUnanswered),
+            ..
+        }
+    );
+    if unanswered {
+        learner.learn(Lesson::NoPipelining, 1);
+    }
+}
+
 async fn establish(
     handshake: &Handshake,
     attempt: Attempt,
     ops: queue::Receiver<Op>,
-    offers: mpsc::UnboundedSender<Box<Offer>>,
+    offers: queue::Sender<Box<Offer>>,
     metrics: &Arc<ConnectionMetrics>,
     info: &OnceLock<ConnectionInfo>,
     abandoned: &CancellationToken,
@@ -723,7 +726,7 @@ impl LoggedIn {
             method: self.method,
             log_in: Arc::new(self.log_in),
             banner: self.banner.into(),
-            log: interaction.recorded().into(),
+            log: interaction.take_recorded().into(),
             answered: self.answered,
             made_for: interaction.client().known(),
             binding: SessionBinding {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use trunkline_proto::GlobalRequest;
 
 use crate::config::{HostConfig, UpdateHostKeys};
@@ -13,6 +12,7 @@ use crate::connection::channel::Op;
 use crate::connection::driver::Offer;
 use crate::connection::incoming::Incoming;
 use crate::connection::login::HostKeyVerifier;
+use crate::connection::queue;
 use crate::host_key::{KeyUpdate, Policy, Server, Trust, UnprovenKeys};
 use crate::interaction::Interaction;
 use crate::prompt::{Prompt, PromptKind};
@@ -103,7 +103,7 @@ impl HostKeyUpdates {
 
 /// Serves what the server offers: forwarded connections, and its list of host keys.
 pub(super) async fn serve_offers(
-    mut offers: mpsc::UnboundedReceiver<Box<Offer>>,
+    mut offers: queue::Receiver<Box<Offer>>,
     incoming: &Arc<Incoming>,
     mut updates: Option<HostKeyUpdates>,
 ) -> std::convert::Infallible {

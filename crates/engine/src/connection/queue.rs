@@ -12,7 +12,7 @@ use tokio::task::coop::poll_proceed;
 const KEPT: usize = 1024;
 
 /// Creates both ends of an unbounded queue.
-pub(crate) fn queue<T>() -> (Sender<T>, Receiver<T>) {
+pub fn queue<T>() -> (Sender<T>, Receiver<T>) {
     let state = Arc::new(Mutex::new(State {
         values: VecDeque::new(),
         reader: None,
@@ -35,7 +35,7 @@ fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
 }
 
 /// The sending end. Dropping the last clone ends the queue after its values.
-pub(crate) struct Sender<T>(Arc<Inlet<T>>);
+pub struct Sender<T>(Arc<Inlet<T>>);
 
 /// A sender that does not keep the queue from ending.
 pub(crate) struct WeakSender<T>(Weak<Inlet<T>>);
@@ -47,7 +47,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// Returns the value if the receiver is gone.
-    pub(crate) fn send(&self, value: T) -> Result<(), T> {
+    pub fn send(&self, value: T) -> Result<(), T> {
         let mut state = lock(&self.0.0);
         if state.over {
             return Err(value);
@@ -60,7 +60,7 @@ impl<T> Sender<T> {
     }
 
     /// Returns whether the receiver is gone.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         lock(&self.0.0).over
     }
 
@@ -122,12 +122,17 @@ impl<T> Drop for Inlet<T> {
 }
 
 /// The receiving end.
-pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
+pub struct Receiver<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Receiver<T> {
     /// Returns the next value; `None` at the end.
     pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.poll_with(cx, VecDeque::pop_front)
+    }
+
+    /// Waits for the next value; `None` at the end.
+    pub async fn recv(&mut self) -> Option<T> {
+        std::future::poll_fn(|cx| self.poll_recv(cx)).await
     }
 
     /// Moves up to `limit` values to `values`, waiting until there is one. Adds nothing at the end.
@@ -152,7 +157,7 @@ impl<T> Receiver<T> {
     }
 
     /// Ends the queue after the values in it.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         lock(&self.0).over = true;
     }
 

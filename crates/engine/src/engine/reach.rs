@@ -325,7 +325,11 @@ fn connect(engine: &Weak<Inner>, caller: &Caller, like: Option<LogIn>) -> Connec
             Settings::default(),
         ),
     };
-    let interaction = caller.interaction.clone().recording();
+    let interaction = match caller.way {
+        Way::Resolved(_) => caller.interaction.clone().recording(),
+        // Nobody else comes to such a connection, to read how it was made.
+        Way::Given(_) => caller.interaction.clone(),
+    };
     let dial = {
         let mut caller = caller.clone();
         caller.interaction = interaction.clone();
