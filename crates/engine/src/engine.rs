@@ -28,7 +28,7 @@ use crate::pool::{Closing, LaneStatus, Pool};
 use crate::settings::{AuditMode, PredictMode, Settings};
 pub use host::{HeldConnection, Host};
 
-/// The SSH engine. One of it serves any number of hosts; clones share everything.
+/// The SSH engine. One engine serves any number of hosts; clones share everything.
 ///
 /// ```no_run
 /// use trunkline::{Command, Engine, Interaction};
@@ -51,29 +51,29 @@ struct Inner {
     resolver: Arc<Resolver>,
     memory: Arc<Memory>,
     pools: Mutex<BTreeMap<SharingKey, Arc<Pool>>>,
-    /// Handshakes under way, in all and to each server.
+    /// The limits on concurrent handshakes, in all and with each server.
     handshakes: Arc<Semaphore>,
     gates: Mutex<HashMap<(String, u16), Arc<Semaphore>>>,
     metrics: Arc<Metrics>,
-    /// Where its threads are: it reaches what is reached from there.
+    /// The position of its threads in the system, which decides what it can reach.
     vantage: Vantage,
-    /// Whether its connections are used by others than the program that it is in.
+    /// Its connections are also used by other programs.
     lends: AtomicBool,
-    /// Whether what is done with it is in the audit trail.
+    /// Its work is recorded in the audit trail.
     audited: AtomicBool,
     /// The memory from which the receive windows of all connections grow.
     windows: Arc<WindowBudget>,
     /// The memory for names that servers list.
     names: NameBudget,
-    /// SFTP sessions that nobody owns any more and that still remove what they leave.
+    /// SFTP sessions without an owner that are still removing leftovers.
     leaving: TaskTracker,
 }
 
-/// Why nothing is reached by an engine that nobody records where everything is to be recorded.
+/// The error of an engine that is not recorded although everything must be.
 const UNRECORDED: &str = "config.toml lets nothing run that is not recorded in the audit trail (audit = \"strict\"), and nobody \
                           records what is done with this engine: use the daemon";
 
-/// Where host memory is kept.
+/// The place of host memory.
 #[derive(Debug, Clone, Default)]
 pub enum MemoryPlace {
     /// Nowhere: it lasts as long as the engine.
@@ -90,7 +90,7 @@ impl From<&Path> for MemoryPlace {
 }
 
 impl Engine {
-    /// An engine. Must be called inside a tokio runtime, on which everything of it runs.
+    /// Creates an engine. Must be called inside a tokio runtime, on which all of it runs.
     pub fn new(settings: Settings, memory: MemoryPlace) -> Self {
         let memory = match memory {
             MemoryPlace::Process => Memory::in_memory(),
@@ -100,9 +100,8 @@ impl Engine {
         Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()), names)
     }
 
-    /// An engine that knows what this one knows (settings, host memory, answers of `ssh -G`) and shares no connection
-    /// with it. `connections`: the most that it makes to one host, if not as many as the settings say. Must be called inside
-    /// a tokio runtime.
+    /// Creates an engine with the same settings, host memory and `ssh -G` results that shares no connection with this
+    /// one. `connections` replaces the most connections per host. Must be called inside a tokio runtime.
     #[must_use]
     pub fn apart(&self, connections: Option<usize>) -> Self {
         let Inner {
@@ -117,7 +116,7 @@ impl Engine {
             ..settings.clone()
         };
         let apart = Self::with(settings, memory.clone(), resolver.clone(), names.clone());
-        // Whoever records what is done with this one does so for what it does with that one.
+        // Whoever records this engine's work records its copy's too.
         if self.inner.audited.load(Ordering::Relaxed) {
             apart.audited();
         }
@@ -146,20 +145,20 @@ impl Engine {
         Self { inner }
     }
 
-    /// Where in the system it stands.
+    /// Returns its position in the system.
     pub fn vantage(&self) -> &Vantage {
         &self.inner.vantage
     }
 
-    /// Says that from now on it serves other programs, each of which is known by an
-    /// [`Interaction`](crate::interaction::Interaction) of its own. Where each use of a connection is to be confirmed
-    /// ([`Self::confirms_use`]), those who did not make it are asked from then on.
+    /// Declares that other programs use it from now on, each with its own
+    /// [`Interaction`](crate::interaction::Interaction). If uses have to be confirmed ([`Self::confirms_use`]),
+    /// programs that did not make a connection are asked from then on.
     pub fn lend(&self) {
         self.inner.lends.store(true, Ordering::Relaxed);
     }
 
-    /// Says that what is done with it is recorded in the audit trail. Where [`Settings::audit`] is strict, an engine that
-    /// is not reaches no host.
+    /// Declares that its work is recorded in the audit trail. If [`Settings::audit`] is strict, other engines reach no
+    /// host.
     pub fn audited(&self) {
         self.inner.audited.store(true, Ordering::Relaxed);
     }
@@ -172,10 +171,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The settings in which ssh_config and a request's options differ from ssh's defaults. Runs ssh twice.
+    /// Returns where ssh_config and a request's options differ from ssh's defaults. Runs ssh twice.
     ///
     /// # Errors
-    /// What `ssh -G` says.
+    /// `ssh -G` failed.
     pub async fn departures(&self, request: &Request) -> Result<Vec<Departure>, Error> {
         Ok(self.inner.resolver.departures(request).await?)
     }
@@ -183,7 +182,7 @@ impl Engine {
     /// Resolves a request by ssh_config.
     ///
     /// # Errors
-    /// What `ssh -G` says; a request from another part of the system, where it would mean another host.
+    /// `ssh -G` failed, or the request is from another part of the system, where it would mean another host.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
         if let Some(difference) = self.inner.vantage.difference(&request.world.vantage) {
             let host = request.destination.host.clone();
@@ -199,7 +198,7 @@ impl Engine {
         Ok(config)
     }
 
-    /// Why a host is left to the system's ssh: what it needs, and what the user has said; empty where the engine does it.
+    /// Returns why the system's ssh has to connect to a host, or nothing if the engine can.
     pub fn reasons_for_system_ssh(&self, config: &HostConfig) -> Vec<Reason> {
         let mut reasons = config.needs_system_ssh();
         let patterns = &self.inner.settings.openssh_hosts;
@@ -219,7 +218,7 @@ impl Engine {
         }
         let facts = self.inner.memory.facts(&HostId::of(config));
         let only_other = facts.is_some_and(|facts| facts.lessons.has(Lesson::OnlyOtherAlgorithms));
-        // Another configuration allows the engine's algorithms alone, and is told what is missing.
+        // A configuration without others gets the error that names the missing algorithms.
         if only_other && config.allows_others() {
             reasons.push(Reason {
                 directive: "algorithms".into(),
@@ -227,7 +226,7 @@ impl Engine {
                 why: "the server takes nothing that the engine has, but the configuration allows ssh something that it takes".into(),
             });
         }
-        // What is behind a jump host is reached by the ssh that reaches that one.
+        // A host behind a jump host is reached by the ssh that reaches the jump host.
         if let Some(jump) = &config.jump {
             let of_jump = self.reasons_for_system_ssh(jump);
             reasons.extend(of_jump.into_iter().map(|reason| Reason {
@@ -239,25 +238,25 @@ impl Engine {
         reasons
     }
 
-    /// Whether a configuration asks for each use of a connection that is there already to be confirmed by the user: what
-    /// `ControlMaster ask` and `autoask` mean, or [`Settings::confirm_hosts`] says. Said once for a connection, it holds
-    /// for all who use it, whatever their own options say.
+    /// Returns whether the user has to confirm each use of an existing connection, by `ControlMaster ask` or `autoask`,
+    /// or by [`Settings::confirm_hosts`]. Once set for a connection, this applies to all its users, whatever their own
+    /// options are.
     pub fn confirms_use(&self, config: &HostConfig) -> bool {
         self.inner.confirms_use(config)
     }
 
-    /// Returns whether a host is to be reached over shared connections or not at all: because the caller wants that
-    /// ([`World::must_share`]), or [`Settings::strict_hosts`] says so.
+    /// Returns whether a host must be reached over shared connections or not at all, by the caller's choice
+    /// ([`World::must_share`]) or by [`Settings::strict_hosts`].
     pub fn must_share(&self, config: &HostConfig, world: &World) -> bool {
         world.must_share() || matches(&self.inner.settings.strict_hosts, config)
     }
 
-    /// Returns whether the sessions of a host are to be recorded ([`Settings::record_hosts`]).
+    /// Returns whether a host's sessions are recorded ([`Settings::record_hosts`]).
     pub fn records(&self, config: &HostConfig) -> bool {
         matches(&self.inner.settings.record_hosts, config)
     }
 
-    /// When keys typed in a host's sessions are shown before their echo ([`Settings::predict`]).
+    /// Returns when keys typed in a host's sessions are shown before their echo ([`Settings::predict`]).
     pub fn predicts(&self, config: &HostConfig) -> PredictMode {
         let settings = &self.inner.settings;
         if matches(&settings.predict_never_hosts, config) {
@@ -269,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// For how long a lost SFTP session of a host is to be carried over to a new connection, if it is to be
+    /// Returns how long a host's lost SFTP session may take to resume on a new connection, if it resumes at all
     /// ([`Settings::sftp_resume`]).
     pub fn resumes_sftp(&self, config: &HostConfig) -> Option<Duration> {
         let settings = &self.inner.settings;
@@ -278,36 +277,37 @@ impl Engine {
         (resumes && !never).then_some(settings.sftp_resume_for)
     }
 
-    /// Host memory.
+    /// Returns the host memory.
     pub fn memory(&self) -> &Memory {
         &self.inner.memory
     }
 
-    /// The engine's settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
     }
 
-    /// The engine's counters.
+    /// Returns the counters.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
     }
 
-    /// Bytes that servers may send to this engine at most, beyond what every channel's window begins with.
+    /// Returns how many bytes servers may send at most beyond the initial window of every channel.
     pub fn window_bytes(&self) -> u64 {
         self.inner.windows.grown_bytes()
     }
 
-    /// Every host that has connections, with their lanes.
+    /// Returns every host with connections, and their lanes.
     pub fn status(&self) -> Vec<HostStatus> {
         let pools: Vec<_> = self.inner.pools().values().cloned().collect();
         pools.iter().map(|pool| HostStatus::of(pool)).collect()
     }
 
-    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended.
-    /// Returns how many connections that were; those count once that end later, unless this ends them now.
+    /// Closes the connections of the hosts that `choose` selects, at once or when their sessions have ended. Returns
+    /// their number, without those that were already closing, unless this ends them now.
     ///
-    /// Until they have ended they are part of the [status](Self::status), and can be closed at once. Nobody new shares them.
+    /// Until they have ended they remain in the [status](Self::status), and can be closed at once. New requests do not
+    /// share them.
     pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
         let mut closed = 0;
         let mut pools = self.inner.pools();
@@ -326,8 +326,8 @@ impl Engine {
         closed
     }
 
-    /// Drains everything: running sessions finish, nothing new is connected by what is left. Returns when all
-    /// connections have ended or `limit` is over; a copy that was stopped has some seconds more to remove its partial files.
+    /// Drains everything: running sessions finish, nothing new is connected. Returns when all connections have ended or
+    /// after `limit`. A stopped copy gets some more seconds to remove its partial files.
     pub async fn shut_down(&self, limit: Duration) {
         self.inner.leaving.close();
         // Each has a limit of its own.
@@ -342,14 +342,14 @@ impl Engine {
             for connection in &connections {
                 connection.close("trunkline is shutting down");
             }
-            // Each says what it has come to, to its sessions and to the log.
+            // Each reports its end to its sessions and to the log.
             let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
             let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
         }
         self.inner.memory.flush();
     }
 
-    /// The host's connections that serve whoever asks for this configuration now, if there are any.
+    /// Returns the host's connections that would serve this configuration now, if there are any.
     pub fn connected(&self, config: &HostConfig) -> Option<HostStatus> {
         let key = config.sharing_key();
         let own = self.inner.pools().get(&key).cloned();
@@ -362,7 +362,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Guards the table of pools, for as long as a look-up takes.
+    /// Locks the table of pools, for a look-up.
     fn pools(&self) -> MutexGuard<'_, BTreeMap<SharingKey, Arc<Pool>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -372,8 +372,7 @@ impl Inner {
             || matches(&self.settings.confirm_hosts, config)
     }
 
-    /// Where a caller's sessions go: to the pool of its own key, or as a guest to one that has connections where its own has
-    /// none.
+    /// Returns the pool for a caller's sessions: its own, or, if that has no connections, another as a guest.
     fn pool_of(&self, own: &Arc<Pool>, key: SharingKey, config: &HostConfig) -> Arc<Pool> {
         if own.has_connections() {
             return own.clone();
@@ -381,7 +380,7 @@ impl Inner {
         self.host_of_guest(key, config).unwrap_or_else(|| own.clone())
     }
 
-    /// The pool of another key whose connections are such as this configuration would make.
+    /// Returns another pool whose connections are such as this configuration would make.
     fn host_of_guest(&self, key: SharingKey, config: &HostConfig) -> Option<Arc<Pool>> {
         if self.confirms_use(config) {
             return None;
@@ -391,7 +390,7 @@ impl Inner {
         others.find(|pool| pool.admits(&terms))
     }
 
-    /// The pools whose connections may serve a request of this key if they are logged in to as it would.
+    /// Returns the pools whose connections may serve this key, if they are logged in as it would.
     fn others(&self, key: SharingKey) -> Vec<Arc<Pool>> {
         let pools = self.pools();
         let together = pools.range(key.first_that_may_meet()..);
@@ -414,10 +413,10 @@ impl Inner {
     }
 }
 
-/// How often the pools are looked after.
+/// How often the pools are swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Looks after the pools for as long as the engine lives.
+/// Sweeps the pools for as long as the engine lives.
 async fn keep_up(engine: Weak<Inner>) {
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -426,7 +425,7 @@ async fn keep_up(engine: Weak<Inner>) {
         sweeps.tick().await;
         let Some(inner) = engine.upgrade() else { return };
         let now = (Instant::now(), SystemTime::now());
-        // The monotonic clock stands still while the machine sleeps; the other one does not.
+        // The monotonic clock stops while the machine sleeps; the other does not.
         let slept = now
             .1
             .duration_since(last.1)
@@ -440,7 +439,7 @@ async fn keep_up(engine: Weak<Inner>) {
             .map(|(key, pool)| (*key, pool.clone()))
             .collect();
         for (key, pool) in pools {
-            // Two references: the table's and this one. Anyone else may be about to use the pool.
+            // Two references: the table's and this one. With more, the pool may be about to be used.
             if pool.sweep(woken) && Arc::strong_count(&pool) == 2 {
                 inner.pools().remove(&key);
             }
@@ -488,7 +487,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Returns whether a setting's patterns mean a host; letters' case means nothing.
+/// Returns whether a setting's patterns match a host, ignoring case.
 fn matches(patterns: &[String], config: &HostConfig) -> bool {
     let (host, patterns) = (config.original_host.to_ascii_lowercase(), patterns.join(","));
     !patterns.is_empty() && hosts::in_list(&host, &patterns.to_ascii_lowercase())

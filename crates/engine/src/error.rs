@@ -1,6 +1,6 @@
 //! Failures, sorted by who is to blame, and their meaning for the requested command.
 //!
-//! Decisions are made by values, never by what an error says: only `Display` has English.
+//! Decisions depend on values, never on an error's text: only `Display` has English.
 
 mod doing;
 
@@ -22,7 +22,7 @@ use crate::known_hosts::KnownHostsError;
 
 pub use doing::{Doing, LogInStage, ServerRequest};
 
-/// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
+/// An error of the engine. Cheap to clone, because everyone who waits for a connection gets its end.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "names say it")]
@@ -37,36 +37,36 @@ pub enum Error {
         /// The system's error.
         source: Arc<io::Error>,
     },
-    /// A host's name has no address, or nobody could be asked for it.
+    /// A host's name has no address, or could not be looked up.
     #[error("looking up {name}: {}", io_words(.source))]
     Lookup {
         name: String,
         /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The server closed the connection without a word.
+    /// The server closed the connection without a message.
     #[error("the connection to {host} was closed by the other end{}", stage(*.during))]
     ClosedByPeer {
         host: String,
         /// The stage of the log-in; `None` when in use.
         during: Option<LogInStage>,
-        /// Whether it was reset, instead of ended.
+        /// Whether it was reset instead of closed.
         reset: bool,
     },
-    /// Time is up.
+    /// There was no answer in time.
     #[error("{doing}: no answer within {}", seconds(.after))]
     Timeout {
         /// The interrupted action.
         doing: Doing,
-        /// The bound that was hit.
+        /// The time limit.
         after: Duration,
     },
-    /// A command has not ended in the time that it was given.
+    /// A command did not end within its time limit.
     #[error("{command} did not end within {}", seconds(.after))]
     TimeUp {
         /// The command: "the command on web1".
         command: String,
-        /// The time that it was given.
+        /// The time limit.
         after: Duration,
     },
     /// The protocol failed.
@@ -75,28 +75,28 @@ pub enum Error {
         host: String,
         source: trunkline_proto::Error,
     },
-    /// The host key cannot be trusted. Nothing was signed and nothing sent.
+    /// The host key cannot be trusted. Nothing was signed or sent.
     #[error(transparent)]
     HostKey(Arc<crate::host_key::HostKeyError>),
-    /// No authentication method led in.
+    /// No authentication method succeeded.
     #[error("{user}@{host}: permission denied ({}){}", .allowed.join(","), colon(.advice))]
     Authentication {
         user: String,
         host: String,
-        /// Methods with which the server would have continued.
+        /// The methods with which the server would have continued.
         allowed: Vec<String>,
-        /// Whether the last attempt was right, and the server wants one of these besides.
+        /// Whether the last attempt succeeded, and the server also wants one of these.
         partial: bool,
         /// The attempts and omissions, with reasons; may be empty.
         advice: String,
-        /// The part of that which was not reported while it was tried.
+        /// The part of `advice` that was not reported during the attempts.
         untold: Box<str>,
-        /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
+        /// The configuration allows ssh what the engine cannot do: a key of another type, a signature with SHA-1.
         only_ssh: bool,
-        /// An agent's user did not allow the signature, and ssh has nothing but keys to try.
+        /// An agent's user refused the signature, and ssh only has keys to try.
         declined: bool,
     },
-    /// The log-in waits for an answer of somebody else's, and this client has nobody who would wait for that.
+    /// The log-in waits for another client's answer, and this client cannot wait for that.
     #[error("{}, and nobody can be asked here", .0.why())]
     Unanswered(Waiting),
     /// The configuration cannot be used.
@@ -106,37 +106,37 @@ pub enum Error {
     #[error("{host} needs the system's ssh: {}", list(.reasons))]
     NeedsSystemSsh {
         host: String,
-        /// The directives that ask for it.
+        /// The directives that require it.
         reasons: Vec<crate::config::Reason>,
     },
-    /// The host's configuration does not allow what was asked for, or contradicts itself.
+    /// The host's configuration forbids the request, or contradicts itself.
     #[error("{host}: {problem}")]
     Configuration {
-        /// The host, as the user calls it.
+        /// The host as the user calls it.
         host: String,
         /// The directive, and what to do about it.
         problem: String,
     },
-    /// The request is malformed, or impossible as it is.
+    /// The request is malformed or impossible.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The user was to confirm the use of a connection, and did not.
+    /// The user was asked to confirm the use of a connection, and did not.
     #[error("{host}: the use of its connection {why}")]
     Denied {
         host: String,
         /// "was not allowed", or why nobody could be asked.
         why: &'static str,
     },
-    /// A name, a path or a port of this machine that is somebody else's for the time being.
+    /// A local name, path or port is currently in use.
     #[error("{0}")]
     Busy(String),
     /// A mux socket whose connections another request has made.
     #[error("{0} is in use for connections with other settings")]
     OtherSettings(String),
-    /// The caller stopped it; the text says what that means for what had been done.
+    /// The caller stopped it; the text says what that means for the finished part.
     #[error("stopped before it finished; {0}")]
     Cancelled(&'static str),
-    /// There is no connection, and none was to be made.
+    /// There is no connection, and none may be made.
     #[error("{host}: {why}")]
     NotConnected { host: String, why: Absence },
     /// The system's ssh failed.
@@ -144,12 +144,12 @@ pub enum Error {
     SystemSsh {
         /// The host, or the socket of a master.
         about: String,
-        /// Its complaint.
+        /// Its message.
         said: String,
-        /// It could ask nobody.
+        /// It had nobody to ask.
         unattended: bool,
     },
-    /// A mistake in this library.
+    /// A bug in this library.
     #[error("{0}; this is a bug in trunkline, please report it")]
     Bug(&'static str),
     /// The server refused a session, a forwarding or a request.
@@ -158,47 +158,46 @@ pub enum Error {
         host: String,
         /// The refused request.
         what: ServerRequest,
-        /// RFC 4254's reason code, where there is one.
+        /// RFC 4254's reason code, if any.
         reason: u32,
-        /// The server's words, or empty.
+        /// The server's text, or empty.
         description: Printable,
     },
-    /// The connection could not be made, and in front of its identification the server had said something, which may be
-    /// the reason (RFC 4253 section 4.2; "Exceeded MaxStartups").
+    /// The connection failed after the server had sent text before its identification, which may be the reason (RFC
+    /// 4253 section 4.2; "Exceeded MaxStartups").
     #[error("{cause}; the server said: {greeting}")]
     Greeted {
         cause: Arc<Error>,
-        /// The last line of what the server said.
+        /// The last line of that text.
         greeting: Printable,
     },
-    /// The connection could not be made, though there was a way to this address.
+    /// The connection failed after this address had been reached.
     #[error("{cause}")]
     At {
-        /// The server's.
+        /// The server's address.
         address: SocketAddr,
         cause: Arc<Error>,
     },
-    /// The connection could not be made, and the ProxyCommand on the way had written to its standard error, which may be
-    /// the reason.
+    /// The connection failed after the ProxyCommand had written to its standard error, which may give the reason.
     #[error("{cause}; the ProxyCommand said: {words}")]
     Proxy {
         cause: Arc<Error>,
         /// The last line that it wrote.
         words: Printable,
     },
-    /// The host was not reached, because a jump host on the way failed or refused.
+    /// The host was not reached, because a jump host failed or refused.
     #[error("jump host {}: {cause}", .jump.original_host)]
     Jump {
         /// The configuration of the jump host.
         jump: Arc<HostConfig>,
         cause: Arc<Error>,
     },
-    /// The connection was lost while a command was under way.
+    /// The connection was lost while a command was running.
     #[error("{cause}; the command {execution}")]
     Lost {
         /// Whether it may have run.
         execution: Execution,
-        /// The reason why the connection is gone.
+        /// The reason of the loss.
         cause: Arc<Error>,
     },
     /// The server ended the connection when it was sent a request with much text, which may be the reason.
@@ -212,10 +211,10 @@ pub enum Error {
     #[error("the connection to {host} was closed on this side: {why}")]
     Closed {
         host: String,
-        /// By whom or why.
+        /// The reason, or who closed it.
         why: String,
     },
-    /// The server did not do something to a file.
+    /// The server refused an operation on a file.
     #[error("{host}:{}: {}", show(.path), words_of_status(.doing, .status))]
     File {
         host: String,
@@ -223,17 +222,17 @@ pub enum Error {
         doing: &'static str,
         /// The path on the server.
         path: bytes::Bytes,
-        /// The server's code and words.
+        /// The server's code and message.
         status: trunkline_sftp::Status,
     },
-    /// The session ended before the server had said what became of an operation on a file.
+    /// The session ended before the server had answered an operation on a file.
     #[error("{cause}; {doing} {} may have happened", show(.path))]
     FileLost {
         /// The interrupted action.
         doing: &'static str,
         /// The path on the server.
         path: bytes::Bytes,
-        /// The reason why the session is gone.
+        /// The reason of the session's end.
         cause: Arc<Error>,
     },
     /// An SFTP session failed.
@@ -242,31 +241,31 @@ pub enum Error {
         host: String,
         source: trunkline_sftp::Error,
     },
-    /// An SFTP session of a client's could not be carried over to a new connection.
+    /// A client's SFTP session could not be carried over to a new connection.
     #[error("the SFTP session on {host} was lost, and could not be carried over: {why}")]
     SftpLost { host: String, why: String },
-    /// The server gives a session no terminal that needs one.
+    /// The server refused a terminal to a session that needs one.
     #[error("{host}: the server does not give the session a terminal")]
     TerminalRefused { host: String },
-    /// The server's SFTP has stopped answering, while its connection goes on.
+    /// The server's SFTP has stopped answering, while its connection is alive.
     #[error("{host}: its SFTP server has not answered for {} s, though the connection is alive; the session was ended", .after.as_secs())]
     SftpSilent {
         host: String,
-        /// The time that was waited.
+        /// The time waited.
         after: Duration,
     },
-    /// The server's SFTP program ended before it began: it cannot be started there, or refuses to.
+    /// The server's SFTP program ended before it began: it cannot be started, or refuses to.
     #[error("{host}: sftp-server on the server ended before it began{}{}", how(*.status, .signal.as_deref()), colon(.words.as_ref()))]
     SftpUnstarted {
         host: String,
-        /// Its exit status, if the server told one.
+        /// Its exit status, if the server sent one.
         status: Option<u32>,
         /// The signal that ended it, without "SIG".
         signal: Option<String>,
-        /// The end of what it said on standard error; may be empty.
+        /// The end of its standard error; may be empty.
         words: Printable,
     },
-    /// Something on this machine.
+    /// Something on this machine failed.
     #[error("{doing}: {}", io_words(.source))]
     Local {
         /// The interrupted action, with the path.
@@ -277,12 +276,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether there is nothing on the server under the path that was asked about.
+    /// Returns whether the path does not exist on the server.
     pub(crate) fn is_no_such_file(&self) -> bool {
         matches!(self, Self::File { status, .. } if status.code == trunkline_sftp::StatusCode::NO_SUCH_FILE)
     }
 
-    /// Returns whether the server ended the connection of its own accord.
+    /// Returns whether the server ended the connection by itself.
     pub(crate) fn is_hang_up(&self) -> bool {
         matches!(
             self,
@@ -294,7 +293,7 @@ impl Error {
         )
     }
 
-    /// Returns whether the connection was there, and the other end's system took no more on it.
+    /// Returns whether the connection existed and the other end's system accepted no more data.
     pub(crate) fn is_reset(&self) -> bool {
         let Self::Network { source, .. } = self else {
             return false;
@@ -305,7 +304,7 @@ impl Error {
         )
     }
 
-    /// The bytes of a request that the server may have ended the connection for.
+    /// Returns the length of a request for which the server may have ended the connection.
     pub fn long_text(&self) -> Option<usize> {
         match self {
             Self::LongText { length, .. } => Some(*length),
@@ -314,8 +313,7 @@ impl Error {
         }
     }
 
-    /// Returns whether there is no way to the host as things are: what would only say the same if it were tried again
-    /// at once.
+    /// Returns whether the host cannot be reached at present, so that an immediate retry would fail the same way.
     pub(crate) fn is_no_way(&self) -> bool {
         match self.root() {
             Self::Lookup { .. } | Self::Authentication { .. } | Self::HostKey(_) => true,
@@ -327,19 +325,18 @@ impl Error {
         }
     }
 
-    /// Returns whether it stays as it is until somebody does something about it: another host key, a log-in that is
-    /// refused.
+    /// Returns whether only somebody's action can resolve it, for a changed host key or a refused log-in.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self.root(), Self::Authentication { .. } | Self::HostKey(_))
     }
 
-    /// Returns whether an agent's user did not allow the log-in: ssh, which has nothing else to try, would ask them once more.
+    /// Returns whether an agent's user refused the log-in: ssh has nothing else to try, and would ask again.
     pub fn is_declined(&self) -> bool {
         matches!(self.root(), Self::Authentication { declined: true, .. })
     }
 
-    /// Returns the original error, without what was learnt around it: its meaning for a command, the server's earlier
-    /// words.
+    /// Returns the original error without later additions, such as its meaning for a command or the server's earlier
+    /// text.
     pub fn root(&self) -> &Self {
         match self {
             Self::Lost { cause, .. }
@@ -353,7 +350,7 @@ impl Error {
         }
     }
 
-    /// The address at which a connection could not be made, where there was a way to it. A jump host's is in its own error.
+    /// Returns the address that was reached although no connection could be made. A jump host's is in its own error.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::At { address, .. } => Some(*address),
@@ -365,7 +362,7 @@ impl Error {
         }
     }
 
-    /// The reason code and the words of a server that ended the connection with SSH_MSG_DISCONNECT.
+    /// Returns the reason code and the text of a server that ended the connection with SSH_MSG_DISCONNECT.
     pub fn disconnect(&self) -> Option<(u32, &Printable)> {
         match self.root() {
             Self::Protocol {
@@ -404,7 +401,7 @@ impl Error {
                 source: trunkline_proto::Error::Disconnected { reason, description },
                 ..
             } => {
-                // sshd's words when MaxAuthTries is reached, with the code of a protocol error (auth.c,
+                // sshd's text when MaxAuthTries is reached, with the code of a protocol error (auth.c,
                 // auth_maxtries_exceeded).
                 let refused = *reason == DisconnectReason::NO_MORE_AUTH_METHODS_AVAILABLE
                     || *reason == DisconnectReason::ILLEGAL_USER_NAME
@@ -448,8 +445,8 @@ impl Error {
         }
     }
 
-    /// Returns the meaning for the requested command, or operation on a file. Every error but a lost connection comes
-    /// before the start; a file's is the server's answer, after which nothing more will happen.
+    /// Returns the meaning for the requested command, or operation on a file. All errors but a lost connection precede
+    /// the start; a file's error is the server's final answer.
     pub fn execution(&self) -> Execution {
         match self {
             Self::Lost { execution, .. } => *execution,
@@ -462,8 +459,8 @@ impl Error {
         }
     }
 
-    /// The errno of this machine that says what the system, or a server of a file, said: `ENOENT` for SFTP's "no such
-    /// file". `None` where there is none.
+    /// Returns this machine's errno for the error of the system, or of a file's server: `ENOENT` for SFTP's "no such
+    /// file".
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self.root() {
@@ -485,7 +482,7 @@ impl Error {
         }
     }
 
-    /// The words of the system that failed, without what was being done. `None` where it was not the system.
+    /// Returns the system's message without the interrupted action; `None` for other errors.
     #[must_use]
     pub fn system_words(&self) -> Option<String> {
         match self.root() {
@@ -496,7 +493,7 @@ impl Error {
         }
     }
 
-    /// A session without the terminal that it needs, whose command the server may have begun all the same.
+    /// Returns the error of a session without the terminal that it needs, although its command may have started.
     #[must_use]
     pub fn terminal_refused(host: &str) -> Self {
         Self::Lost {
@@ -529,7 +526,7 @@ impl Error {
         }
     }
 
-    /// Something on this machine that failed while `doing` was done.
+    /// Returns an error of this machine, during `doing`.
     pub fn local(doing: impl Into<Doing>, source: io::Error) -> Self {
         Self::Local {
             doing: doing.into(),
@@ -537,7 +534,7 @@ impl Error {
         }
     }
 
-    /// Returns the error for something that `host`'s configuration does not allow.
+    /// Returns the error for something that `host`'s configuration forbids.
     pub fn configuration(host: &HostConfig, problem: impl Into<String>) -> Self {
         Self::Configuration {
             host: host.original_host.clone(),
@@ -545,7 +542,7 @@ impl Error {
         }
     }
 
-    /// A host may be reached over shared connections only, and this is `why` none can be used.
+    /// Returns the error for a host that requires shared connections, with the reason why none can be used.
     pub fn not_shared(host: &str, why: impl std::fmt::Display) -> Self {
         Self::Configuration {
             host: host.to_owned(),
@@ -557,7 +554,7 @@ impl Error {
         Invalid::AgentNotForwarded(host.original_host.clone()).into()
     }
 
-    /// With what the server had said in front of its identification, if it had.
+    /// Adds the server's text before its identification, if there was any.
     pub(crate) fn greeted(self, greeting: &Printable) -> Self {
         if greeting.is_empty() {
             return self;
@@ -568,7 +565,7 @@ impl Error {
         }
     }
 
-    /// Returns the error with the address that was reached, if it is known.
+    /// Adds the address that was reached, if it is known.
     pub(crate) fn at(self, address: Option<SocketAddr>) -> Self {
         match (self, address) {
             (
@@ -585,7 +582,7 @@ impl Error {
         }
     }
 
-    /// With the last line of what a proxy command had said, if it had said anything.
+    /// Adds the last line of a proxy command, if it wrote any.
     pub(crate) fn of_proxy(self, words: Printable) -> Self {
         if words.is_empty() {
             return self;
@@ -596,7 +593,7 @@ impl Error {
         }
     }
 
-    /// The same, of a jump host on the way. That it needs the system's ssh is left as it is: so does what is behind it.
+    /// Adds the jump host that failed. The need for the system's ssh is unchanged: the host behind it needs ssh, too.
     pub(crate) fn of_jump(self, jump: &Arc<HostConfig>) -> Self {
         match self {
             Self::NeedsSystemSsh { .. } => self,
@@ -607,13 +604,13 @@ impl Error {
         }
     }
 
-    /// The same end, seen by a request of `length` bytes of text that the server had not answered.
+    /// Adds the length of an unanswered request that may have caused the end.
     pub(crate) fn with_long_text(self, length: usize) -> Self {
         let cause = Arc::new(self);
         Self::LongText { length, cause }
     }
 
-    /// The same end, seen by a command that may have begun.
+    /// Adds what the error means for a command.
     #[must_use]
     pub fn with_execution(self, execution: Execution) -> Self {
         match (self, execution) {
@@ -661,7 +658,7 @@ impl From<InventoryError> for Error {
     }
 }
 
-/// Streams over files on a server fail as streams over local ones do; the [`Error`] is inside.
+/// Streams over remote files fail as those over local ones do; the [`Error`] is inside.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         use trunkline_sftp::StatusCode;
@@ -682,10 +679,9 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Returns a server's error about a file, in the words of ssh's tools, or the interrupted action if its own say
-/// nothing.
+/// Returns a server's error about a file in the words of ssh's tools, or the interrupted action if it says nothing.
 fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
-    // The path, which "setting the attributes of" has behind it, is said before.
+    // The path, which would follow "setting the attributes of", is named before.
     let doing = doing.trim_end_matches(" of");
     let words = match status.code {
         StatusCode::NO_SUCH_FILE => "No such file or directory",
@@ -700,12 +696,11 @@ fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
     }
 }
 
-/// A server's path for people.
 fn show(path: &[u8]) -> Printable {
     Printable::line(path)
 }
 
-/// The system's number for an error that may have been told on in other words.
+/// Returns the errno of an error that may have been passed on without its number.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     use io::ErrorKind as Kind;
     error.raw_os_error().or_else(|| {
@@ -726,10 +721,10 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     })
 }
 
-/// The system's words, without what std says before and after them.
+/// Returns the system's message, without std's additions.
 pub(crate) fn io_words(error: &io::Error) -> String {
     let text = words_of(error);
-    // std puts the same words before every answer of getaddrinfo.
+    // std adds this prefix to every failure of getaddrinfo.
     match text.strip_prefix("failed to lookup address information: ") {
         Some(reason) => reason.to_owned(),
         None => text,

@@ -1,10 +1,10 @@
 //! Forwarding: TCP ports, Unix sockets, SOCKS and the agent, in both directions.
 //!
-//! [`Host::forward_local`](crate::Host::forward_local) and
-//! [`Host::forward_dynamic`](crate::Host::forward_dynamic) listen here and connect from the server;
-//! [`Host::forward_remote`](crate::Host::forward_remote) has the server listen and connects from here. Each returns a
-//! [`ForwardHandle`], which is the forwarding's life. The agent is lent to sessions that ask for it
-//! ([`Command::agent_forwarding`](crate::Command::agent_forwarding)), where ForwardAgent allows it.
+//! [`Host::forward_local`](crate::Host::forward_local) and [`Host::forward_dynamic`](crate::Host::forward_dynamic)
+//! listen here and connect from the server; with [`Host::forward_remote`](crate::Host::forward_remote) the server
+//! listens, and this side connects. Each returns a [`ForwardHandle`], with which the forwarding ends. The agent is lent
+//! to sessions that request it ([`Command::agent_forwarding`](crate::Command::agent_forwarding)), if ForwardAgent
+//! allows it.
 //!
 //! ```no_run
 //! use trunkline::config::{Forward, ForwardTarget, Listen};
@@ -51,22 +51,21 @@ pub use remote::{IncomingConnection, RemoteListener};
 /// A client of a forwarding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardClient {
-    /// The origin, as `address:port`, of a remote forwarding in the server's words; empty for a client of a Unix
+    /// The origin, as `address:port`; of a remote forwarding as the server reports it. Empty for a client of a Unix
     /// socket.
     pub from: String,
     /// The target.
     pub target: String,
 }
 
-/// A witness, which is told of each client of a forwarding before anything is done for it. A client is sent away where
-/// that is an error.
+/// Called for each client of a forwarding before anything is done for it. An error rejects the client.
 pub type Witness = Arc<dyn Fn(ForwardClient) -> BoxFuture<'static, Result<WhenOpened, Error>> + Send + Sync>;
 
-/// Is told what came of it; what this returns is kept until the client's connection has ended.
+/// Called with the result of connecting. What it returns is kept until the client's connection has ended.
 pub type WhenOpened = Box<dyn FnOnce(Result<ChannelCloser, &Error>) -> Box<dyn Send> + Send>;
 
-/// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
-/// continue to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
+/// A forwarding. Dropping it stops listening and lets open connections continue to their own ends, as `ssh -O cancel`
+/// does; [`Self::abort`] ends those too.
 #[derive(Debug)]
 pub struct ForwardHandle {
     shared: Arc<Shared>,
@@ -75,9 +74,9 @@ pub struct ForwardHandle {
 }
 
 impl Host {
-    /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, which the server connects
-    /// to. Addresses, GatewayPorts and StreamLocalBind… mean what they mean to ssh. Connections to the server
-    /// are made as clients need them.
+    /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, to which the server
+    /// connects. Addresses, GatewayPorts and StreamLocalBind… have the same meaning as in ssh. Connections to the
+    /// server are made when clients need them.
     ///
     /// # Errors
     /// The address or path cannot be listened on.
@@ -85,7 +84,7 @@ impl Host {
         local::forward(self, forward, None).await
     }
 
-    /// The same, also for [`ForwardTarget::Socks`], with somebody who is told of each client.
+    /// Like [`Self::forward_local`], also for [`ForwardTarget::Socks`], and calls `witness` for each client.
     ///
     /// # Errors
     /// As [`Self::forward_local`].
@@ -97,8 +96,8 @@ impl Host {
         local::forward(self, forward, Some(witness)).await
     }
 
-    /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server. A client
-    /// is answered once the server has connected, or has not.
+    /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to its target, as seen from the server. A client is
+    /// answered once the server has connected or failed.
     ///
     /// # Errors
     /// As [`Self::forward_local`].
@@ -110,11 +109,11 @@ impl Host {
         local::forward(self, &forward, None).await
     }
 
-    /// Has the server listen, on a TCP port or a Unix socket, and carries each client to the target, which is connected
-    /// to from here; [`ForwardTarget::Socks`] goes where the client asks, if PermitRemoteOpen allows it.
+    /// Makes the server listen, on a TCP port or a Unix socket, and carries each client to the target, to which this
+    /// side connects; with [`ForwardTarget::Socks`] to the client's target, if PermitRemoteOpen allows it.
     ///
-    /// It holds a connection open, and is established anew on another when that one is lost, until the handle is
-    /// dropped; [`ForwardHandle::events`] tells of it.
+    /// The forwarding holds a connection open. If that is lost, it is re-established on another, until the handle is
+    /// dropped. [`ForwardHandle::events`] reports this.
     ///
     /// # Errors
     /// The server refuses, or cannot be reached.
@@ -122,7 +121,7 @@ impl Host {
         remote::forward(self, forward, None).await
     }
 
-    /// The same, with somebody who is told of each client.
+    /// Like [`Self::forward_remote`], and calls `witness` for each client.
     ///
     /// # Errors
     /// As [`Self::forward_remote`].
@@ -134,8 +133,8 @@ impl Host {
         remote::forward(self, forward, Some(witness)).await
     }
 
-    /// Has the server of the first connection listen, on a TCP port or a Unix socket, and hands each client over as a
-    /// stream. Unlike [`Self::forward_remote`] it ends with that connection.
+    /// Makes the server of the first connection listen, on a TCP port or a Unix socket, and returns each client as a
+    /// stream. Unlike [`Self::forward_remote`], this ends with the connection.
     ///
     /// # Errors
     /// The server refuses, or cannot be reached.
@@ -154,14 +153,14 @@ impl ForwardHandle {
         }
     }
 
-    /// Returns the reasons why some of the requested addresses are not listened on: another program has the port there,
-    /// and a client of that address reaches it and not this forwarding. At least one address is listened on.
+    /// Returns why some of the requested addresses are not listened on: another program has the port there, and gets
+    /// the clients of that address. At least one address is listened on.
     pub fn failures(&self) -> &[Error] {
         &self.failed
     }
 
-    /// Returns the addresses to which clients can connect: local addresses and paths, or, of a remote forwarding, the
-    /// server's, with the host as it was requested. A port is the one in use, also where 0 was asked for.
+    /// Returns the addresses for clients: local addresses and paths or, of a remote forwarding, the server's, with the
+    /// host as requested. Ports are those in use, even if 0 was requested.
     pub fn listening(&self) -> Vec<Listen> {
         self.shared
             .listening
@@ -170,7 +169,7 @@ impl ForwardHandle {
             .clone()
     }
 
-    /// The TCP port; `None` for a Unix socket.
+    /// Returns the TCP port; `None` for a Unix socket.
     pub fn port(&self) -> Option<u16> {
         self.listening().iter().find_map(|listen| match listen {
             Listen::Tcp { port, .. } => Some(*port),
@@ -183,13 +182,12 @@ impl ForwardHandle {
         self.task.is_finished()
     }
 
-    /// Returns its counters so far.
     pub fn counters(&self) -> ForwardCounters {
         self.shared.counters()
     }
 
-    /// Returns a function that reports [`Self::counters`] to somebody who does not have the handle. [`ForwardEvents`]
-    /// end no sooner than it is dropped.
+    /// Returns a function that reports [`Self::counters`] without the handle. [`ForwardEvents`] do not end before it is
+    /// dropped.
     pub fn counting(&self) -> impl Fn() -> ForwardCounters + Send + Sync + use<> {
         let shared = self.shared.clone();
         move || shared.counters()
@@ -202,22 +200,21 @@ impl ForwardHandle {
         }
     }
 
-    /// Ends the listening, and returns when sockets are closed and the server has been told. Connections that are
-    /// being carried continue.
+    /// Stops listening, and returns when sockets are closed and the server has confirmed. Open connections continue.
     pub async fn close(self) {
         self.shared.waits.store(true, Ordering::Relaxed);
         self.end().await;
     }
 
-    /// Ends the listening, and returns when this side takes no new connection: whoever asks the server for the same address from now
-    /// on gets it. Does not wait for the server's word. Connections that are being carried continue.
+    /// Stops listening, and returns when this side accepts no new connections: a new request to the server for the same
+    /// address succeeds from then on. Does not wait for the server's answer. Open connections continue.
     pub async fn end(mut self) {
         self.shared.stop.cancel();
-        // A panic in it would have been its end as well.
+        // A panic would have ended it as well.
         let _ = (&mut self.task).await;
     }
 
-    /// Ends everything: the listening, as [`Self::end`], and connections that are being carried.
+    /// Ends everything: stops listening, as [`Self::end`], and ends open connections.
     pub async fn abort(self) {
         self.shared.abort.cancel();
         self.end().await;
@@ -234,11 +231,11 @@ impl Drop for ForwardHandle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ForwardCounters {
-    /// Clients that came.
+    /// Accepted clients.
     pub accepted: u64,
-    /// Of them, those that are being served.
+    /// Clients that are being served.
     pub open: u64,
-    /// Of them, those that were sent away: see [`ForwardEvent::Refused`].
+    /// Rejected clients: see [`ForwardEvent::Refused`].
     pub refused: u64,
     /// Bytes carried to the server.
     pub bytes_sent: u64,
@@ -250,47 +247,45 @@ pub struct ForwardCounters {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ForwardEvent {
-    /// A client was sent away, because its target could not be reached or is not allowed.
+    /// A client was rejected, because its target could not be reached or is not allowed.
     Refused {
         /// The client, as `address:port`; empty for a client of a socket on the server.
         from: String,
         /// The requested target; empty if there was none.
         target: String,
-        /// The reason why it could not.
+        /// The reason.
         error: Error,
     },
-    /// The connection that a remote forwarding belongs to is gone. It is established anew on another.
+    /// A remote forwarding's connection was lost. It is being re-established on another.
     Lost {
         /// The connection's end.
         error: Error,
     },
-    /// A remote forwarding could not be established anew.
+    /// A remote forwarding could not be re-established.
     Retrying {
         /// The reason.
         error: Error,
         /// The time until the next attempt.
         after: Duration,
     },
-    /// A remote forwarding stands again. Where the server chose the port, it may be another one
-    /// ([`ForwardHandle::port`]).
+    /// A remote forwarding works again. If the server chose the port, it may be another one ([`ForwardHandle::port`]).
     Established,
-    /// A remote forwarding has ended, because nothing but the user can help: a host key that changed, a key that
-    /// is no longer accepted.
+    /// A remote forwarding has ended, because only the user can help: the host key has changed, or the user's key is no
+    /// longer accepted.
     Failed {
         /// The reason.
         error: Error,
     },
 }
 
-/// Events of one forwarding, in order. Whoever reads too late misses the oldest.
+/// Events of one forwarding, in order. A slow reader misses the oldest.
 #[derive(Debug)]
 pub struct ForwardEvents {
     queue: broadcast::Receiver<ForwardEvent>,
 }
 
 impl ForwardEvents {
-    /// The next one; `None` when the forwarding and everything it carried have ended. Nothing is lost when the wait for
-    /// it is given up.
+    /// Returns the next event; `None` when the forwarding and all its connections have ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<ForwardEvent> {
         loop {
             match self.queue.recv().await {
@@ -302,23 +297,23 @@ impl ForwardEvents {
     }
 }
 
-/// Events kept for readers that are late.
+/// The number of events kept for slow readers.
 const EVENTS: usize = 64;
 
 /// The state that a forwarding's handle, its task and its connections share.
 struct Shared {
-    /// Guards the addresses while they are copied or replaced.
+    /// The addresses; locked only to copy or replace them.
     listening: Mutex<Vec<Listen>>,
     traffic: Traffic,
     accepted: Counter,
     open: AtomicU64,
     refused: Counter,
     events: broadcast::Sender<ForwardEvent>,
-    /// No new connections.
+    /// Cancelled to stop accepting connections.
     stop: CancellationToken,
-    /// No connections at all.
+    /// Cancelled to end all connections.
     abort: CancellationToken,
-    /// Whether the end of the listening waits for the server's word.
+    /// Whether stopping waits for the server's answer.
     waits: AtomicBool,
 }
 
@@ -380,7 +375,7 @@ impl Shared {
             ForwardEvent::Established => tracing::info!("a remote forwarding is active again"),
             ForwardEvent::Failed { error } => tracing::error!(%error, "a remote forwarding has ended"),
         }
-        // Nobody needs to listen.
+        // There may be no receivers.
         let _ = self.events.send(event);
     }
 }

@@ -1,7 +1,7 @@
 //! Host memory: each server's identification, first choices, session limit and round trip, and the key that worked.
 //!
-//! A cache in the true sense: deleting it loses speed and nothing else, and nothing in it is secret. No failure of
-//! the disk ever reaches the caller: the memory then lives in the process alone, after one warning.
+//! It is a true cache: deleting it only costs speed, and it contains no secrets. Disk failures never reach the caller:
+//! after one warning, the memory lives only in the process.
 
 mod disk;
 mod facts;
@@ -24,9 +24,9 @@ pub use lesson::{Lesson, Lessons};
 /// The facts about every host that this user has connected to.
 ///
 /// [`recall`](Self::recall), [`facts`](Self::facts) and [`list`](Self::list) read. [`update`](Self::update) and
-/// [`forget`](Self::forget) change the copy in this process at once and leave the disk to a background thread, for which
-/// [`flush`](Self::flush) and dropping wait. A host is read from disk at most once in the life of a `Memory`, so what
-/// another process learns later is not seen; the last to write a host wins.
+/// [`forget`](Self::forget) change the copy in this process at once and leave the disk to a background thread, for
+/// which [`flush`](Self::flush) and dropping wait. A `Memory` reads a host from disk at most once, so that it does not
+/// see what other processes learn later. The last to write a host wins.
 ///
 /// ```
 /// use trunkline::memory::{HostId, Lesson, Memory};
@@ -38,22 +38,23 @@ pub use lesson::{Lesson, Lessons};
 /// ```
 #[derive(Debug)]
 pub struct Memory {
-    /// Every host asked about so far; `None` for one that is not remembered.
+    /// Every host looked up so far; `None` for one that is not remembered.
     known: Mutex<HashMap<HostId, Option<HostFacts>>>,
-    /// Set by the first who needs it, from what `opening` returns.
+    /// Set on first use, to the result of `opening`.
     disk: OnceLock<Option<Disk>>,
-    /// A new file takes several writes to the disk, which happen while the first host is resolved.
+    /// Opens the file while the first host is resolved, because a new file takes several disk writes.
     opening: Mutex<Option<JoinHandle<Option<Disk>>>>,
-    /// Log-ins for which ssh has a key that the engine cannot use. In this process alone: they are not the server's.
+    /// Log-ins for which ssh has a key that the engine cannot use. In this process only: they do not concern the
+    /// server.
     left_to_ssh: Mutex<HashSet<LogIn>>,
 }
 
-/// An account with what a configuration logs in to it with. Another configuration, and a key file that was written anew, is
-/// another log-in.
+/// An account and what a configuration logs in with. Another configuration, or a rewritten key file, makes another
+/// log-in.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LogIn {
     host: HostId,
-    /// Files of identities, with their lengths and times.
+    /// Identity files, with their lengths and times.
     files: Vec<(PathBuf, Option<(u64, SystemTime)>)>,
     agent: Option<PathBuf>,
     accepted: Vec<String>,
@@ -75,15 +76,15 @@ impl LogIn {
     }
 }
 
-/// The most log-ins that are known to be ssh's; beyond that, they are found out anew.
+/// The most log-ins known to need ssh; beyond that, they are discovered again.
 const MOST_LEFT: usize = 10_000;
 
 impl Memory {
-    /// The memory kept in `directory` (created with mode 0700 if missing), in a file of mode 0600.
+    /// Opens the memory in `directory` (created with mode 0700 if missing), in a file of mode 0600.
     ///
-    /// Never fails: a corrupt file is moved aside and begun anew, and where there is no way to keep a file
-    /// (a read-only directory, a file that a newer version wrote) the memory lasts as long as the process. Each is
-    /// told in one warning. In a child that `fork` made of a process with such a memory it lasts as long as the child, and
+    /// Never fails. A corrupt file is moved aside and replaced. If no file can be kept (a read-only directory, a file
+    /// from a newer version), the memory lasts as long as the process. Each case gives one warning. In a forked child
+    /// of a process with such a memory, it lasts as long as the child, and does not know its parent's.
     /// knows nothing of its parent's.
     #[must_use]
     pub fn open(directory: &Path) -> Self {
@@ -112,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// A memory that is forgotten when it is dropped.
+    /// Creates a memory that is forgotten when it is dropped.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -129,8 +130,8 @@ impl Memory {
         self.disk().is_some_and(|disk| !disk.queue.lock().lost)
     }
 
-    /// Reads what is known about `host`, on a thread that may wait for the disk: what [`facts`](Self::facts) and
-    /// [`update`](Self::update) are asked about it afterwards, they answer at once.
+    /// Reads what is known about `host` from disk, on a blocking thread, so that later calls of [`facts`](Self::facts)
+    /// and [`update`](Self::update) return at once.
     pub async fn recall(self: &Arc<Self>, host: &HostId) {
         if lock(&self.known).contains_key(host) {
             return;
@@ -138,10 +139,10 @@ impl Memory {
         let (memory, host) = (Arc::clone(self), host.clone());
         let reading = tokio::task::spawn_blocking(move || {
             let found = memory.disk().and_then(|disk| disk.read(&host));
-            // Changed in between, it is known better here.
+            // An update in the meantime is newer.
             lock(&memory.known).entry(host).or_insert(found);
         });
-        // Otherwise it is read when it is needed.
+        // If it fails, the facts are read on demand.
         let _ = reading.await;
     }
 
@@ -150,15 +151,15 @@ impl Memory {
         self.disk.get_or_init(opened).as_ref()
     }
 
-    /// The facts about `host`; `None` for one never updated.
+    /// Returns the facts about `host`; `None` if it was never updated.
     #[must_use]
     pub fn facts(&self, host: &HostId) -> Option<HostFacts> {
         let facts = self.read_through(&mut lock(&self.known), host).clone();
         facts.map(|facts| facts.believed_at(SystemTime::now()))
     }
 
-    /// Changes what is known about `host`, beginning from nothing where it is new. `last_used` becomes the present
-    /// moment before `change` sees it.
+    /// Changes what is known about `host`, starting from nothing if it is new. Sets `last_used` to now before calling
+    /// `change`.
     pub fn update(&self, host: &HostId, change: impl FnOnce(&mut HostFacts)) {
         let mut known = lock(&self.known);
         let now = SystemTime::now();
@@ -177,7 +178,7 @@ impl Memory {
         }
     }
 
-    /// With what this configuration has, only ssh can log in.
+    /// Notes that only ssh can log in with this configuration.
     pub(crate) fn leave_to_ssh(&self, config: &HostConfig) {
         let mut left = lock(&self.left_to_ssh);
         if left.len() >= MOST_LEFT {
@@ -186,13 +187,12 @@ impl Memory {
         left.insert(LogIn::of(config));
     }
 
-    /// Returns whether that was seen of it.
+    /// Returns whether only ssh can log in with this configuration, as noted earlier.
     pub(crate) fn is_left_to_ssh(&self, config: &HostConfig) -> bool {
         let left = lock(&self.left_to_ssh);
         !left.is_empty() && left.contains(&LogIn::of(config))
     }
 
-    /// Forgets `host`.
     pub fn forget(&self, host: &HostId) {
         lock(&self.left_to_ssh).retain(|log_in| log_in.host != *host);
         let mut known = lock(&self.known);
@@ -202,7 +202,7 @@ impl Memory {
         }
     }
 
-    /// Every remembered host, the most recently used first.
+    /// Returns every remembered host, the most recently used first.
     #[must_use]
     pub fn list(&self) -> Vec<(HostId, HostFacts)> {
         self.flush();
@@ -223,7 +223,7 @@ impl Memory {
         all
     }
 
-    /// Waits until everything changed so far is on disk, or the disk has been given up.
+    /// Waits until all changes are on disk, or the disk has been given up.
     pub fn flush(&self) {
         if let Some(disk) = self.disk() {
             disk.queue.wait_until_written();
@@ -256,12 +256,12 @@ impl Learner {
         }
     }
 
-    /// The facts about the host.
+    /// Returns the facts about the host.
     pub(crate) fn facts(&self) -> HostFacts {
         self.memory.facts(&self.host).unwrap_or_default()
     }
 
-    /// The facts about another host.
+    /// Returns the facts about another host.
     pub(crate) fn facts_of(&self, host: &HostId) -> HostFacts {
         self.memory.facts(host).unwrap_or_default()
     }
@@ -270,7 +270,7 @@ impl Learner {
         self.facts().lessons.has(lesson)
     }
 
-    /// Remembers a lesson, and what it takes back.
+    /// Remembers a lesson, and forgets those that it contradicts.
     pub(crate) fn learn(&self, lesson: Lesson, number: u32) {
         self.memory.update(&self.host, |facts| {
             for gone in lesson.takes_back() {
@@ -319,7 +319,7 @@ mod tests {
         memory.leave_to_ssh(&with("old"));
         assert!(memory.is_left_to_ssh(&with("old")));
         assert!(!memory.is_left_to_ssh(&with("new")));
-        // It was converted.
+        // The key file was converted.
         std::fs::write(directory.path().join("old"), "a key in OpenSSH's format").unwrap();
         assert!(!memory.is_left_to_ssh(&with("old")));
         memory.leave_to_ssh(&with("old"));

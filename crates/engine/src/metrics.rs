@@ -1,5 +1,5 @@
-//! Counters of what an engine and its connections have done. Cheap enough to be always on; read by `trunkline ls`, and by
-//! whoever collects them for Prometheus: an engine has its own, and nothing is global.
+//! Counters of what an engine and its connections have done. They are always on, because they are cheap. `trunkline ls`
+//! reads them, and Prometheus can. Each engine has its own; nothing is global.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -28,30 +28,30 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How many wait for something at the moment.
+/// The number of current waiters.
 #[derive(Debug, Default)]
 pub struct Queue(AtomicU64);
 
 impl Queue {
-    /// One more, until what is returned is dropped.
+    /// Counts one more until the returned value is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
-    /// How many there are.
+    /// Returns the number of waiters.
     pub fn length(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Somebody who waits.
+/// A waiter.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a>(&'a Queue);
 
@@ -64,48 +64,48 @@ impl Drop for Waiting<'_> {
 /// The counters of a connection.
 #[derive(Debug, Default)]
 pub struct ConnectionMetrics {
-    /// The round-trip time in nanoseconds; 0: not known.
+    /// The round-trip time in nanoseconds; 0 if unknown.
     rtt: AtomicU64,
-    /// How many answers have shown it for which the server had nothing to do.
+    /// How many round trips were measured by answers that take the server no work.
     rtt_measurements: AtomicU32,
-    /// When its server was last heard, in milliseconds of a clock that goes on while the machine sleeps.
+    /// When the server was last heard, in milliseconds of a clock that continues while the machine sleeps.
     heard: AtomicU64,
-    /// Bytes that left through its socket.
+    /// Bytes sent through its socket.
     pub bytes_sent: Counter,
-    /// Bytes that came in through its socket.
+    /// Bytes received through its socket.
     pub bytes_received: Counter,
-    /// Channels that were asked for.
+    /// Requested channels.
     pub channels_opened: Counter,
-    /// Sessions that it was given; channels opened ahead that nobody used are none.
+    /// Sessions with a command; unused channels opened ahead do not count.
     pub sessions: Counter,
-    /// Cancelled when the server has left something unanswered for so long that nothing new should be asked over it.
+    /// Cancelled when the server has left something unanswered for so long that the connection should get nothing new.
     pub(crate) doubted: CancellationToken,
 }
 
 impl ConnectionMetrics {
-    /// The measured round-trip time.
+    /// Sets the measured round-trip time.
     pub(crate) fn set_rtt(&self, rtt: Option<Duration>, measurements: u32) {
         self.rtt_measurements.store(measurements, Ordering::Relaxed);
         let nanos = rtt.map_or(0, |rtt| u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX));
         self.rtt.store(nanos, Ordering::Relaxed);
     }
 
-    /// Something has come from the server.
+    /// Notes that the server has sent something.
     pub(crate) fn heard(&self) {
         self.heard.store(since_boot(), Ordering::Relaxed);
     }
 
-    /// For how long the server has said nothing, also while the machine slept.
+    /// Returns how long the server has been silent, including the time that the machine slept.
     pub(crate) fn silence(&self) -> Duration {
         Duration::from_millis(since_boot().saturating_sub(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// How many answers have shown the round-trip time for which the server had nothing to do.
+    /// Returns how many round trips were measured by answers that take the server no work.
     pub(crate) fn rtt_measurements(&self) -> u32 {
         self.rtt_measurements.load(Ordering::Relaxed)
     }
 
-    /// The round-trip time of a connection, where an answer of its server has shown it.
+    /// Returns the connection's round-trip time, if an answer of its server has shown it.
     pub fn rtt(&self) -> Option<Duration> {
         match self.rtt.load(Ordering::Relaxed) {
             0 => None,
@@ -114,7 +114,7 @@ impl ConnectionMetrics {
     }
 }
 
-/// Milliseconds since the machine was started, also those in which it slept. Elsewhere than on Linux no clock counts those.
+/// Returns milliseconds since boot, including sleep. Only Linux has a clock that counts sleep.
 fn since_boot() -> u64 {
     #[cfg(target_os = "linux")]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
@@ -128,9 +128,9 @@ fn since_boot() -> u64 {
 /// How a session got its channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Opening {
-    /// It was opened ahead: the command left at once.
+    /// It was opened ahead: the command was sent at once.
     Spare,
-    /// A channel was opened on a connection that was there, or on a further one.
+    /// A channel was opened on an existing connection, or on a further one.
     Open,
     /// The first connection to the host was made for it.
     Cold,
@@ -149,11 +149,11 @@ impl Opening {
 /// A stage of making a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// The name, and the way to the server.
+    /// The lookup of the name, and connecting.
     Dial,
     /// From there to the server's host key.
     KeyExchange,
-    /// Checking that key, and proving who the user is.
+    /// The check of that key, and the user's authentication.
     Authentication,
 }
 
@@ -167,7 +167,7 @@ impl Stage {
     }
 }
 
-/// Counters that are one number, each with what Prometheus is told of it.
+/// Defines the counters that are one number, each with its description for Prometheus.
 macro_rules! counters {
     ($($counter:ident: $help:literal,)+) => {
         /// Numbers that only grow.
@@ -177,7 +177,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Their names, what they count, and they themselves.
+            /// Returns their names, descriptions and values.
             fn all(&self) -> impl IntoIterator<Item = (&'static str, &'static str, &Counter)> {
                 [$((stringify!($counter), $help, &self.$counter)),+]
             }
@@ -199,9 +199,9 @@ counters! {
 pub struct Metrics {
     /// Numbers that only grow.
     pub counters: Counters,
-    /// Handshakes that wait because as many as may be are under way with their server.
+    /// Handshakes that wait because of the limit for their server.
     pub waiting_for_server: Queue,
-    /// The same, in all.
+    /// Handshakes that wait because of the limit for all servers.
     pub waiting_for_turn: Queue,
     handshakes: Times,
     stages: StageTimes,
@@ -214,8 +214,8 @@ type Times = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histog
 
 type StageTimes = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;
 
-/// 1 ms to 131 s, each bound twice the one before: from a warm session near by to a log-in for which somebody types a
-/// password.
+/// Buckets from 1 ms to 131 s, each bound twice the one before: from a nearby session on an open connection to a log-in
+/// for which somebody types a password.
 fn times() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 18))
 }
@@ -225,17 +225,17 @@ type Hosts = BTreeMap<Arc<str>, HostTraffic>;
 /// The bytes that the connections to a host have moved.
 #[derive(Debug, Default)]
 struct HostTraffic {
-    /// Those that are there.
+    /// Its open connections.
     open: Vec<Arc<ConnectionMetrics>>,
-    /// Bytes of those that have ended.
+    /// Bytes of ended connections.
     sent: u64,
     received: u64,
 }
 
-/// So many hosts are told apart; the others share the label `other`.
+/// The most hosts with their own label; the others share the label `other`.
 const MOST_HOSTS: usize = 200;
 
-/// The label under which a host counts in `counted`: its name, or the one that it shares with others where there are many.
+/// Returns the label of a host in `counted`: its name, or the shared one if there are many hosts.
 pub fn host_label<'a, L: Borrow<str> + Ord, T>(host: &'a str, counted: &BTreeMap<L, T>) -> &'a str {
     if counted.len() < MOST_HOSTS || counted.contains_key(host) {
         host
@@ -259,12 +259,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Guards the table of hosts for as long as a look-up takes.
+    /// Locks the table of hosts for a look-up.
     fn hosts(&self) -> MutexGuard<'_, Hosts> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection has begun, whose bytes count among the host's.
+    /// Counts a new connection's bytes for its host.
     pub(crate) fn count(self: &Arc<Self>, host: &str, connection: &Arc<ConnectionMetrics>) -> Counted {
         let mut hosts = self.hosts();
         let label: Arc<str> = host_label(host, &hosts).into();
@@ -278,25 +278,25 @@ impl Metrics {
         }
     }
 
-    /// A handshake is over: `outcome` is "ok", or the kind of its error.
+    /// Records a finished handshake; `outcome` is "ok", or the kind of its error.
     pub(crate) fn handshake(&self, outcome: &'static str, took: Duration) {
         let times = self.handshakes.get_or_create(&[("outcome", outcome)]);
         times.observe(took.as_secs_f64());
     }
 
-    /// A stage of a handshake is over: `outcome` as for [`Self::handshake`].
+    /// Records a finished stage of a handshake; `outcome` as for [`Self::handshake`].
     pub(crate) fn stage(&self, stage: Stage, outcome: &'static str, took: Duration) {
         let labels = [("stage", stage.as_str()), ("outcome", outcome)];
         self.stages.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A session has started, so long after it was asked for.
+    /// Records how long a session took to start.
     pub(crate) fn session(&self, opening: Opening, took: Duration) {
         let times = self.sessions.get_or_create(&[("path", opening.as_str())]);
         times.observe(took.as_secs_f64());
     }
 
-    /// Has a registry collect these counters.
+    /// Registers these counters.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         registry.register_with_unit(
             "handshake_duration",
@@ -328,7 +328,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A connection whose bytes count as those of one that is there, and from its drop on as those of one that has ended.
+/// A counted connection. On drop, its bytes move to those of ended connections.
 pub(crate) struct Counted {
     metrics: Arc<Metrics>,
     label: Arc<str>,
@@ -346,7 +346,7 @@ impl Drop for Counted {
     }
 }
 
-/// The numbers that are kept elsewhere than in the registry.
+/// The numbers that are kept outside the registry.
 #[derive(Debug)]
 struct Totals(Arc<Metrics>);
 

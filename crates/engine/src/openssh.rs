@@ -1,6 +1,6 @@
-//! OpenSSH's own masters (ControlMaster, ControlPath): found, looked at, told to end; and the system's ssh run over one.
+//! OpenSSH's own masters (ControlMaster, ControlPath): finds, inspects and stops them, and runs ssh over one.
 //!
-//! Hosts that need what the engine cannot do are kept warm this way, and users have masters of their own.
+//! Hosts that need more than the engine can do stay connected this way, and users have masters of their own.
 
 mod found;
 mod process;
@@ -21,7 +21,7 @@ use trunkline_local::program::local_program;
 use crate::config::{ConfigError, HostConfig, Request, World, ssh_program};
 use crate::error::Error;
 
-/// A master that answers does so at once: it is a process on this machine.
+/// The time limit for a master's answer: it is a local process that answers at once.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time limit of `ssh -O exit`.
@@ -32,7 +32,7 @@ const EXIT_LIMIT: Duration = Duration::from_secs(5);
 pub struct Master {
     /// The control socket.
     pub path: PathBuf,
-    /// The host's name in its path: as typed or the host name, if ControlPath has a token for one.
+    /// The host's name in its path, as typed or resolved, if ControlPath has a token for it.
     pub host: Option<String>,
 }
 
@@ -41,30 +41,29 @@ pub struct Master {
 pub enum MasterState {
     /// It answers.
     Alive(MasterReport),
-    /// Nobody listens on the socket: its process has ended without removing it.
+    /// Nothing listens on the socket: its process ended without removing it.
     Stale,
-    /// It takes connections and does not answer, or not as a master would.
+    /// It accepts connections but does not answer as a master.
     Silent,
     /// There is no socket.
     Missing,
 }
 
-/// The known facts about a master that answers. Everything but its process is read from /proc, and missing where that
-/// is.
+/// The known facts about a master that answers. All but its process id come from /proc, if available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterReport {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Since when it listens.
+    /// When it began to listen.
     pub since: Option<SystemTime>,
-    /// The peer: address and port; a proxy command's master has none.
+    /// The peer's address and port; the master of a proxy command has none.
     pub peer: Option<String>,
-    /// Clients that are connected to it, each with a session or a forwarding.
+    /// Its connected clients, each with a session or a forwarding.
     pub clients: Option<usize>,
 }
 
 impl Master {
-    /// The master whose socket is at `path`, if there is one.
+    /// Returns the master whose socket is at `path`.
     pub fn at_path(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -72,7 +71,7 @@ impl Master {
         }
     }
 
-    /// The master that the user's own configuration names, outside of `ours`, the directory of the mux sockets.
+    /// Returns the master that the user's own configuration names, outside of `ours`, the directory of the mux sockets.
     #[must_use]
     pub fn of_user(host: &HostConfig, ours: &Path) -> Option<Self> {
         let path = host.control_path.as_ref()?;
@@ -82,7 +81,7 @@ impl Master {
         })
     }
 
-    /// Checks that it answers.
+    /// Checks whether it answers.
     pub async fn state(&self) -> MasterState {
         match tokio::time::timeout(ANSWER_LIMIT, self.ask()).await {
             Ok(Ok(report)) => MasterState::Alive(report),
@@ -98,8 +97,8 @@ impl Master {
     async fn ask(&self) -> Result<MasterReport, openssh_mux_client::Error> {
         let mut connection = Connection::connect(&self.path).await?;
         let pid = connection.send_alive_check().await?.get();
-        // Counted while this connection is there, which is one of them: by its answer the master has taken note of those
-        // that ended before.
+        // Counted while this connection exists, which is one of them. The answer shows that the master has noticed all
+        // earlier clients' ends.
         let clients = process::clients(&self.path).map(|count| count.saturating_sub(1));
         drop(connection);
         Ok(MasterReport {
@@ -110,10 +109,10 @@ impl Master {
         })
     }
 
-    /// Tells it to end, with its sessions (`ssh -O exit`). Returns whether there was one to tell.
+    /// Stops the master and its sessions (`ssh -O exit`). Returns whether there was one.
     ///
     /// # Errors
-    /// The system's ssh cannot be run, or says why not.
+    /// The system's ssh cannot be run, or it failed.
     pub async fn exit(&self, world: &World) -> Result<bool, Error> {
         match self.state().await {
             MasterState::Alive(_) => {}
@@ -142,7 +141,7 @@ impl Master {
         })
     }
 
-    /// Removes the socket of a master that is no more. Returns whether it was one.
+    /// Removes the socket of a dead master. Returns whether it was one.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -155,8 +154,8 @@ impl Master {
         Ok(true)
     }
 
-    /// Options by which ssh uses this master, or becomes it where there is none, and then stays for as long as `idle`
-    /// says after its last session. With `confirms` it asks before each use, as ControlMaster autoask has it do.
+    /// Returns options with which ssh uses this master, or becomes it if there is none and stays for `idle` after its
+    /// last session. With `confirms` it asks before each use, as with ControlMaster autoask.
     #[must_use]
     pub fn options(&self, idle: Duration, confirms: bool) -> Vec<OsString> {
         let master = if confirms { "autoask" } else { "auto" };
@@ -171,10 +170,11 @@ impl Master {
     }
 }
 
-/// The system's ssh for a request, in its caller's world, with `options` before the request's own; add what comes behind
-/// the destination. Dropping what it becomes kills it.
+/// Returns the system's ssh for a request, in its caller's environment, with `options` before the request's own, for
+/// further arguments after the destination. Dropping the running process kills it.
 ///
 /// # Errors
+/// There is no ssh.
 /// There is no ssh.
 pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error> {
     let mut command = ssh(&request.world)?;
@@ -186,7 +186,7 @@ pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error
     Ok(command)
 }
 
-/// The caller's ssh in the caller's world, asking nobody: what the daemon runs has no terminal of the user's.
+/// Returns the caller's ssh in the caller's environment. It must not prompt: the daemon has no terminal of the user's.
 fn ssh(world: &World) -> Result<Command, Error> {
     let program = ssh_program(world).map_err(|error: ConfigError| Error::Config(error.into()))?;
     let mut command = local_program(program, world);

@@ -1,8 +1,8 @@
-//! The user's permission to use a connection that is there already, where each use is to be confirmed: what ssh_config's
-//! `ControlMaster ask` and `autoask` mean (mux.c, `ask_permission`).
+//! The user's permission to use an existing connection, if each use has to be confirmed, as with ssh_config's
+//! `ControlMaster ask` and `autoask` (mux.c, `ask_permission`).
 //!
-//! Whoever wants to use it must not choose who answers. So the program is that of the environment in which the connection was
-//! made, as with a ControlMaster of ssh's, or one that `config.toml` names.
+//! A client must not choose who answers for it. Therefore the program is that of the environment in which the
+//! connection was made, as with ssh's ControlMaster, or one that `config.toml` names.
 
 use crate::config::World;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::prompt::{Prompt, PromptKind, Prompter as _, Standard, allows};
 /// Asks through `program`, if one is named, or else the SSH_ASKPASS of `owner`, in whose environment it runs.
 ///
 /// # Errors
-/// It is not allowed, or there is nothing to ask through. Nothing has begun.
+/// The user refused, or there is nothing to ask through. Nothing was started.
 pub(crate) async fn ask(host: &str, owner: &World, program: &str, question: &str) -> Result<(), Error> {
     let prompt = Prompt::new(PromptKind::Confirm, question, true);
     let mut env = owner.env.clone();

@@ -127,7 +127,7 @@ pub(crate) struct Pool {
     metrics: Arc<Metrics>,
     /// The budget for listed names, shared by all hosts.
     names: NameBudget,
-    /// Knowledge of the server's paths, shared by SFTP sessions.
+    /// The known paths of the server, shared by SFTP sessions.
     paths: KnownPaths,
     /// SFTP sessions that are still removing leftovers, on all hosts.
     leaving: TaskTracker,

@@ -1,4 +1,4 @@
-//! The engine's reports, in the words that all programs share.
+//! The engine's reports, in the types that all programs share.
 
 use std::time::UNIX_EPOCH;
 use trunkline_text::Printable;
@@ -84,7 +84,7 @@ fn kind_of(algorithm: trunkline_proto::AlgorithmKind) -> AlgorithmKind {
     }
 }
 
-/// With a path in it, which may be long: each of thousands of connections is told of once a second.
+/// Shortens a text that may contain a long path: it is reported once a second for each of thousands of connections.
 fn short(text: &str) -> String {
     Printable::short_line(text, 256).into_string()
 }

@@ -12,13 +12,13 @@ use trunkline_request::hosts::nearest;
 use trunkline_request::own;
 use trunkline_text::line_number;
 
-/// Makes of one list all that has to know each setting: the fields with their documentation, the defaults, what reads them,
-/// and what describes them.
+/// Generates everything that has to know each setting: the documented fields, the defaults, the parser and the
+/// descriptions.
 macro_rules! settings {
     ($($(#[doc = $meaning:literal])+ $key:ident: $kind:ty = $default:expr;)*) => {
-        /// The engine's settings. The defaults suit a person's machine and a control node with hundreds of hosts alike.
+        /// The engine's settings. The defaults suit both a person's machine and a control node with hundreds of hosts.
         ///
-        /// As read: every key may be left out; unknown keys are errors, so that a misspelt one is not silently nothing.
+        /// Every key is optional; unknown keys are errors, so that a misspelt key is noticed.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Settings {
             $(
@@ -34,7 +34,7 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Every setting, with its value here and its default.
+            /// Returns every setting, with its value and its default.
             #[must_use]
             pub fn all(&self) -> Vec<Setting> {
                 let defaults = Self::default();
@@ -48,7 +48,7 @@ macro_rules! settings {
                 )*]
             }
 
-            /// Takes a setting over from the file; fails with what it may be.
+            /// Sets a setting from the file; fails with the allowed values.
             fn set(&mut self, key: &str, value: Spanned<DeValue<'_>>) -> Result<(), Problem> {
                 match key {
                     $(stringify!($key) => self.$key = read(value)?,)*
@@ -142,7 +142,7 @@ settings! {
 }
 
 impl Settings {
-    /// Reads `config.toml`; a missing one means defaults. It has to be this user's own, or root's ([`own`]).
+    /// Reads `config.toml`; a missing file means the defaults. It has to be owned by this user or root ([`own`]).
     ///
     /// # Errors
     /// [`SettingsError`].
@@ -159,7 +159,7 @@ impl Settings {
         })
     }
 
-    /// Fails with a line's number and what is wrong there.
+    /// Parses the file's text; fails with a line number and the problem.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let line = |at: usize| line_number(text, at);
         let table = DeTable::parse(text).map_err(|error| {
@@ -216,11 +216,11 @@ impl Settings {
     }
 }
 
-/// An error in a line.
+/// The problem in a line.
 enum Problem {
-    /// There is no such setting. One of a similar name.
+    /// Unknown setting, with a known one of a similar name.
     Unknown(Option<&'static str>),
-    /// Its value is none. What it may be.
+    /// Forbidden value, with the allowed ones.
     NotAllowed(&'static str),
 }
 
@@ -228,44 +228,44 @@ enum Problem {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// It is there and cannot be read.
+    /// It exists but cannot be read.
     #[error("reading {}: {}", .0.display(), .1)]
     Unreadable(PathBuf, io::Error),
-    /// It is not valid TOML, or has an unknown key or an impossible value.
+    /// It is invalid TOML, or has an unknown key or an impossible value.
     #[error("{} line {line}: {problem}", file.display())]
     Invalid {
         /// The file.
         file: PathBuf,
         /// The line, from 1 on.
         line: usize,
-        /// The error there, and the allowed values.
+        /// The problem, and the allowed values.
         problem: String,
     },
 }
 
-/// Whether what is run on hosts is recorded.
+/// The recording of what runs on hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditMode {
-    /// It is not.
+    /// Nothing is recorded.
     #[default]
     Off,
-    /// It is, as far as that is possible.
+    /// Everything is recorded as far as possible.
     On,
-    /// It is, and what cannot be recorded does not run.
+    /// Everything is recorded; what cannot be recorded does not run.
     Strict,
 }
 
-/// Whether typed keys are shown before the server echoes them.
+/// The display of typed keys before the server echoes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PredictMode {
-    /// They are where the host is far.
+    /// Only on distant hosts.
     #[default]
     Adaptive,
-    /// They are, however near the host is.
+    /// On all hosts.
     Always,
-    /// They are not.
+    /// On no host.
     Never,
 }
 
@@ -274,9 +274,9 @@ pub enum PredictMode {
 pub struct Setting {
     /// Its key.
     pub key: &'static str,
-    /// Its value, as it would be written in the file.
+    /// Its value, as written in the file.
     pub value: String,
-    /// Its default, likewise.
+    /// Its default, as written in the file.
     pub default: String,
     /// Its meaning.
     pub meaning: &'static str,
@@ -289,7 +289,7 @@ trait Written {
     /// The allowed values, for people.
     const ALLOWED: &'static str;
 
-    /// `None` where it may not be that.
+    /// Returns the value, or `None` if it is not allowed.
     fn read(form: Self::Form) -> Option<Self>
     where
         Self: Sized;
@@ -305,7 +305,7 @@ where
     form.and_then(T::read).ok_or(Problem::NotAllowed(T::ALLOWED))
 }
 
-/// As itself.
+/// Types that are written as themselves.
 macro_rules! written_plainly {
     ($($kind:ty: $allowed:literal $(, to $most:literal)?;)*) => {$(
         impl Written for $kind {
@@ -324,7 +324,7 @@ macro_rules! written_plainly {
     )*};
 }
 
-// More of anything than any machine has, and as much as all that counts it bears.
+// The limits are more than any machine has, and fit all counters.
 written_plainly!(
     bool: "true or false";
     u16: "a whole number from 0 to 65535";
@@ -371,7 +371,7 @@ impl Written for PredictMode {
     }
 }
 
-/// As seconds, at most as many as a time of ssh_config may have.
+/// Written as seconds, with the largest value of a time in ssh_config.
 impl Written for Duration {
     type Form = u32;
 
@@ -503,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Whatever is read, the engine starts and counts with it.
+    /// Whatever is read, the engine starts and works with it.
     #[test]
     fn numbers_that_nothing_could_count_with_are_errors() {
         for setting in Settings::default().all() {

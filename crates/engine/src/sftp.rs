@@ -4,9 +4,9 @@
 //! |---|---|
 //! | [`Sftp`] | a session; cheap to clone |
 //! | [`File`] | an open file: at offsets, or as a stream with read-ahead and write-behind |
-//! | [`Listing`] | the names in a directory or a tree, as they come |
+//! | [`Listing`] | the names in a directory or a tree, as they arrive |
 //!
-//! Whole files and trees are [`crate::transfer`]'s.
+//! For whole files and trees, see [`crate::transfer`].
 
 mod file;
 mod link;
@@ -40,15 +40,15 @@ pub use trunkline_sftp::{
     Status, StatusCode, Times,
 };
 
-/// An SFTP session. Clones share it; when the last clone and the last open [`File`] are dropped it is closed.
+/// An SFTP session. Clones share it; it is closed when the last clone and the last open [`File`] are dropped.
 ///
-/// Paths are the server's bytes; one that is not absolute starts at the user's home. Any number of operations may be
-/// under way at once, and one waits for no other. Dropping an operation's future takes it back if it has not left.
+/// Paths are the server's bytes; relative ones start at the user's home. Any number of operations may run at once, and
+/// none waits for another. Dropping an operation's future cancels it if it was not sent.
 ///
 /// Every operation fails with
-/// - [`Error::File`] when the server says no: with its status and the path;
-/// - [`Error::FileLost`] when the session ended first: it may have happened;
-/// - the connection's own error when there never was a session.
+/// - [`Error::File`] if the server refuses it: with its status and the path;
+/// - [`Error::FileLost`] if the session ended first: it may have happened;
+/// - the connection's own error if there never was a session.
 ///
 /// ```no_run
 /// # async fn example(host: &trunkline::Host) -> Result<(), trunkline::Error> {
@@ -64,11 +64,11 @@ pub struct Sftp {
     reopen: Option<Reopen>,
 }
 
-/// The way to open another session in the place of one that was lost.
+/// The way to open another session after one was lost.
 #[derive(Clone)]
 pub(crate) struct Reopen {
     open: Arc<dyn Fn() -> Opening + Send + Sync>,
-    /// The lost one was, for a server that gives several open files one handle.
+    /// Whether the lost session's server gave several open files one handle.
     shares_handles: Arc<AtomicBool>,
 }
 
@@ -85,7 +85,7 @@ impl Reopen {
         Ok(sftp)
     }
 
-    /// Returns the reason of that failure, if this error has one.
+    /// Returns the failure to open a session, if this error has one.
     pub(crate) fn failure(error: &Error) -> Option<&Failure> {
         match error {
             Error::Local { source, .. } => source.get_ref()?.downcast_ref(),
@@ -95,8 +95,8 @@ impl Reopen {
 }
 
 impl Sftp {
-    /// A session over any two streams that lead to an SFTP server. `host` is what errors call it. Must be called inside
-    /// a tokio runtime, on which the session's one task runs.
+    /// Creates a session over two streams to an SFTP server. Errors call the server `host`. Must be called inside a
+    /// tokio runtime, on which the session's one task runs.
     pub fn over(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -111,7 +111,7 @@ impl Sftp {
         Self { link, reopen: None }
     }
 
-    /// A session in whose place `open` opens another one: a copy that loses it continues there. Other operations fail with it.
+    /// Sets how to replace the session if it is lost: a copy then continues on the new one. Other operations fail.
     #[must_use]
     pub fn reopened_by<Opening>(self, open: impl Fn() -> Opening + Send + Sync + 'static) -> Self
     where
@@ -130,7 +130,7 @@ impl Sftp {
         self.reopen.as_ref()
     }
 
-    /// A session over a channel that runs the subsystem.
+    /// Creates a session over a channel that runs the subsystem.
     pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config, known: Known) -> Self {
         Self {
             link: Link::begin(link::Channel::new(session), host.into(), config, known),
@@ -161,30 +161,30 @@ impl Sftp {
         self.link.host()
     }
 
-    /// Waits until the server has told its version. No operation needs it.
+    /// Waits until the server has sent its version. No operation needs this.
     ///
     /// # Errors
-    /// Why there is no session.
+    /// The session could not be opened.
     pub async fn ready(&self) -> Result<Extensions, Error> {
         self.link.ready().await
     }
 
-    /// Waits until the session has ended, by whomever it was ended, and returns why. No operation needs it.
+    /// Waits for the session's end, and returns the reason. No operation needs this.
     pub async fn end(&self) -> Error {
         self.link.end().await
     }
 
-    /// Returns the server's limits, asked for when the session began; the defaults of a server that does not say.
+    /// Returns the server's limits, requested when the session began, or the defaults if the server has none.
     ///
     /// # Errors
-    /// Why there is no session.
+    /// The session could not be opened.
     pub async fn limits(&self) -> Result<Limits, Error> {
         self.link.limits().await
     }
 
     // Files.
 
-    /// Opens a file. `attributes` are those of a file that is made; OpenSSH looks at the permissions alone.
+    /// Opens a file. `attributes` apply to a new file; OpenSSH uses only the permissions.
     pub async fn open(
         &self,
         path: impl AsRef<[u8]>,
@@ -200,7 +200,7 @@ impl Sftp {
         self.open_file(self.call("opening", &path, request).await?, path)
     }
 
-    /// The same for what is closed soon: where the server allows no more open files, it waits for one to be closed.
+    /// Like [`Self::open`], for a file that is closed soon: waits if the server allows no more open files.
     pub(crate) async fn open_in_turn(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<File, Error> {
         let path = bytes(path);
         let request = Request::Open {
@@ -218,7 +218,7 @@ impl Sftp {
         }
     }
 
-    /// All of a file, which should fit into memory.
+    /// Reads a whole file, which should fit into memory.
     pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let mut file = self
             .open(path, OpenFlags::READ, FileAttributes::default())
@@ -230,7 +230,7 @@ impl Sftp {
         })
     }
 
-    /// All of a file of at most `most` bytes; `None` if it has more, whatever the server said of its size.
+    /// Reads a whole file, or returns `None` if it has more than `most` bytes, whatever size the server reported.
     pub(crate) async fn read_at_most(
         &self,
         path: impl AsRef<[u8]>,
@@ -253,7 +253,7 @@ impl Sftp {
         }
     }
 
-    /// Makes a file of these bytes, or replaces the content of the one that is there.
+    /// Creates or overwrites a file with this content.
     pub async fn write(&self, path: impl AsRef<[u8]>, content: impl Into<Bytes>) -> Result<(), Error> {
         let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
         let file = self.open(path, flags, FileAttributes::default()).await?;
@@ -270,7 +270,7 @@ impl Sftp {
             .await
     }
 
-    /// Renames, over what is there where the server can (posix-rename@openssh.com); elsewhere the target must not exist.
+    /// Renames, replacing the target if the server can (posix-rename@openssh.com); otherwise the target must not exist.
     pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = from.clone();
@@ -286,7 +286,7 @@ impl Sftp {
         self.perform("renaming", &path, request).await
     }
 
-    /// Renames, and fails where something has the new name: SFTP 3's own SSH_FXP_RENAME.
+    /// Renames, and fails if the target exists: SFTP 3's own SSH_FXP_RENAME.
     pub async fn rename_new(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = from.clone();
@@ -294,7 +294,7 @@ impl Sftp {
             .await
     }
 
-    /// Renames over what has the new name, at once (posix-rename@openssh.com); fails on a server that cannot.
+    /// Renames, atomically replacing the target (posix-rename@openssh.com); fails on a server that cannot.
     pub async fn rename_posix(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = from.clone();
@@ -302,7 +302,7 @@ impl Sftp {
             .await
     }
 
-    /// Makes another name for a file.
+    /// Creates a hard link.
     pub async fn hardlink(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = to.clone();
@@ -310,52 +310,52 @@ impl Sftp {
             .await
     }
 
-    /// Makes a symbolic link that says `target`, whichever order the server's SYMLINK has.
+    /// Creates a symbolic link to `target`, whichever argument order the server's SYMLINK has.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, link: impl AsRef<[u8]>) -> Result<(), Error> {
         symlink::make(self, &bytes(target), &bytes(link)).await
     }
 
-    /// The same, and fails where the link says something else than `target` then.
+    /// Like [`Self::symlink`], but fails if the link's text is not `target` then.
     pub(crate) async fn symlink_exactly(&self, target: &Bytes, link: &Bytes) -> Result<(), Error> {
         symlink::make_exactly(self, target, link).await
     }
 
-    /// Returns the target of a symbolic link, in the server's words.
+    /// Returns the target of a symbolic link as the server reports it.
     pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);
         let request = Request::Readlink { path: path.clone() };
         self.path(symlink::READING, &path, request).await
     }
 
-    /// Returns the text of a symbolic link itself: some servers answer with another.
+    /// Returns the text of a symbolic link itself: some servers report another.
     ///
     /// # Errors
-    /// As the others; and where the link's text cannot be told from what the server answers.
+    /// As the others; also if the link's text cannot be inferred from the server's answers.
     pub(crate) async fn link_text(&self, path: &Bytes) -> Result<Bytes, Error> {
         symlink::text(self, path).await
     }
 
-    /// Whether it is OpenSSH's own sftp-server that answers.
+    /// Returns whether the server is OpenSSH's own sftp-server.
     pub(crate) async fn is_sftp_server(&self) -> Result<bool, Error> {
         Ok(self.ready().await?.are_sftp_servers())
     }
 
     // Attributes.
 
-    /// Attributes of a path, through links.
+    /// Returns the attributes of a path, following links.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<FileAttributes, Error> {
         let path = bytes(path);
         self.attributes(&path, Request::Stat { path: path.clone() }).await
     }
 
-    /// Attributes of a path, of the link itself if it is one.
+    /// Returns the attributes of a path, without following a link.
     pub async fn lstat(&self, path: impl AsRef<[u8]>) -> Result<FileAttributes, Error> {
         let path = bytes(path);
         self.attributes(&path, Request::Lstat { path: path.clone() })
             .await
     }
 
-    /// Sets attributes of a path, through links.
+    /// Sets attributes of a path, following links.
     pub async fn setstat(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
         let path = bytes(path);
         let request = Request::Setstat {
@@ -365,7 +365,7 @@ impl Sftp {
         self.perform("setting the attributes of", &path, request).await
     }
 
-    /// Sets attributes of a path, of the link itself if it is one (lsetstat@openssh.com).
+    /// Sets attributes of a path, without following a link (lsetstat@openssh.com).
     pub async fn lsetstat(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
         let path = bytes(path);
         let request = Request::Lsetstat {
@@ -377,7 +377,7 @@ impl Sftp {
 
     // Directories.
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
         let path = bytes(path);
         let request = Request::Mkdir {
@@ -398,19 +398,19 @@ impl Sftp {
         .await
     }
 
-    /// The names in a directory, without `.` and `..`.
+    /// Lists a directory, without `.` and `..`.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Listing {
         let mut options = WalkOptions::new(bytes(path));
         options.depth = 1;
         Listing::begin(self.clone(), options)
     }
 
-    /// The names in a tree: a directory before what is in it, and no other order. Links are not followed.
+    /// Lists a tree. Each directory precedes its content; there is no other order. Links are not followed.
     pub fn walk(&self, root: impl AsRef<[u8]>) -> Listing {
         Listing::begin(self.clone(), WalkOptions::new(bytes(root)))
     }
 
-    /// The names in a tree without those that are left out, which are not entered either.
+    /// Lists a tree without the names that `left_out` selects, which are not entered either.
     pub(crate) fn walk_without(&self, root: impl AsRef<[u8]>, left_out: LeftOut) -> Listing {
         let mut options = WalkOptions::new(bytes(root));
         options.left_out = Some(left_out);
@@ -419,7 +419,7 @@ impl Sftp {
 
     // Paths and file systems.
 
-    /// A path made absolute and without links.
+    /// Returns a path made absolute and without links.
     pub async fn realpath(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);
         self.path("looking up", &path, Request::Realpath { path: path.clone() })
@@ -433,7 +433,7 @@ impl Sftp {
             .await
     }
 
-    /// The state of the file system that a path is on (statvfs@openssh.com).
+    /// Returns the state of a path's file system (statvfs@openssh.com).
     pub async fn statvfs(&self, path: impl AsRef<[u8]>) -> Result<StatVfs, Error> {
         let path = bytes(path);
         let doing = "looking at the file system of";
@@ -448,7 +448,7 @@ impl Sftp {
 
     // Users.
 
-    /// The home directory of a user of the server (home-directory).
+    /// Returns the home directory of a user of the server (home-directory).
     pub async fn home_directory(&self, user: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let user = bytes(user);
         let request = Request::HomeDirectory { user: user.clone() };
@@ -456,7 +456,7 @@ impl Sftp {
             .await
     }
 
-    /// Names of users and groups by their numbers, in order; empty where the server knows none
+    /// Returns names of users and groups by their numbers, in order; empty for unknown ones
     /// (users-groups-by-id@openssh.com).
     pub async fn users_groups(&self, uids: Vec<u32>, gids: Vec<u32>) -> Result<Names, Error> {
         let doing = "looking up users and groups";
@@ -492,7 +492,7 @@ impl Sftp {
         }
     }
 
-    /// A reply of another kind than was asked for, which the state machine does not let through.
+    /// Returns the error for a reply of the wrong kind, which the state machine does not let through.
     fn odd(&self, doing: &'static str, path: Bytes) -> Error {
         let status = Status {
             code: StatusCode::BAD_MESSAGE,

@@ -1,14 +1,14 @@
-//! Tuning: measuring a path, and remembering what moves data fastest on it.
+//! Tuning: measures a path, and remembers what moves data fastest on it.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `plan` | what is measured in which order, within a budget of time and bytes |
-//! | `flow` | a session over which data flows to be timed |
+//! | `plan` | the order of measurements, within a budget of time and bytes |
+//! | `flow` | a session over which data is timed |
 //! | `sample` | the data: text and random bytes |
 //! | `rsync` | rsync over plain ssh, run for real |
-//! | `advice` | what to tell plain ssh, scp and rsync |
-//! | `local` | what this machine alone does |
-//! | `choice` | what is best by the figures |
+//! | `advice` | options for plain ssh, scp and rsync |
+//! | `local` | measurements of this machine alone |
+//! | `choice` | the best settings by the figures |
 
 mod advice;
 mod choice;
@@ -47,8 +47,8 @@ pub use trunkline_request::tuning::{
     SignatureRow, Step, StreamsRow, TuneOptions,
 };
 
-/// Keeps the better of what is there and what was measured again: whatever disturbs a measurement slows it.
-/// Returns by how much the two differ, as a part of the better.
+/// Keeps the better of the old and the new measurement, because disturbances only slow measurements. Returns their
+/// difference as a fraction of the better.
 fn keep(rates: &mut Rates, direction: Direction, rate: f64) -> Option<f64> {
     let kept = match direction {
         Direction::Down => &mut rates.down,
@@ -58,23 +58,22 @@ fn keep(rates: &mut Rates, direction: Direction, rate: f64) -> Option<f64> {
     Some(1.0 - before.min(rate) / before.max(rate).max(1.0))
 }
 
-/// Times that everything is measured.
+/// Returns how often everything is measured.
 fn rounds(options: &TuneOptions) -> usize {
     if options.full { 3 } else { 2 }
 }
 
-/// Returns the longest time for any one measurement.
 fn longest(options: &TuneOptions) -> Duration {
     Duration::from_millis(if options.full { 2000 } else { 500 })
 }
 
-/// Measures the path to a host, on connections of its own, within a budget; remembers nothing.
+/// Measures the path to a host, on separate connections and within a budget; remembers nothing.
 ///
-/// `watch` is told of each measurement as it begins. When `stop` is done, so is this, with an error. In both cases the
-/// files on the server are removed.
+/// Calls `watch` as each measurement begins. When `stop` completes, ends with an error. In all cases the files on the
+/// server are removed.
 ///
 /// # Errors
-/// No connection, no place for files, or the loss of a connection on the way; [`Error::NeedsSystemSsh`].
+/// There is no connection or no place for files, or a connection was lost; or [`Error::NeedsSystemSsh`].
 pub async fn tune(
     engine: &Engine,
     request: &Request,
@@ -110,7 +109,7 @@ pub async fn tune(
     Ok(tuning.report)
 }
 
-/// A tuning under way.
+/// A tuning in progress.
 struct Tuning<'a> {
     engine: Engine,
     request: Request,
@@ -121,20 +120,20 @@ struct Tuning<'a> {
     watch: &'a (dyn Fn(Step) + Send + Sync),
     begun: Instant,
     samples: Samples,
-    /// By cipher and compression.
+    /// The lanes by cipher and compression.
     lanes: HashMap<(&'static str, bool), Lane>,
     names: Option<Names>,
     /// The length of the files that are read.
     length: u64,
     rtt: Duration,
-    /// The largest request that the server takes.
+    /// The largest request that the server accepts.
     largest: u32,
-    /// By how much what was measured twice differed.
+    /// The differences between repeated measurements.
     differences: Vec<f64>,
     report: Report,
 }
 
-/// The longest file that is read again and again: the server keeps it in memory.
+/// The longest file that is read repeatedly: the server keeps it in memory.
 const LONGEST_FILE: u64 = 32 * 1024 * 1024;
 
 impl Tuning<'_> {
@@ -142,7 +141,7 @@ impl Tuning<'_> {
         let info = self.measure_link().await?;
         let usual = (info.cipher, info.compressed);
         let mut ciphers = info.server_ciphers.clone();
-        // What there would be without tuning comes first: all else is compared with it.
+        // The untuned settings come first: all others are compared with them.
         ciphers.sort_by_key(|cipher| *cipher != usual.0);
         ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
         let mut compresses = info.server_compresses;
@@ -155,7 +154,7 @@ impl Tuning<'_> {
             );
         }
         for stage in Stage::after_link(self.rtt) {
-            // What is best so far.
+            // The best so far.
             let choice = choice::decide(&self.report, usual.0, usual.1);
             let best = ciphers.iter().copied().find(|cipher| *cipher == choice.cipher);
             let best = best.unwrap_or(usual.0);
@@ -173,7 +172,7 @@ impl Tuning<'_> {
                 Stage::Requests => self.measure_requests((best, choice.compression)).await?,
                 Stage::Streams => self.measure_streams(&choice).await?,
                 Stage::Rsync => {
-                    // ssh has the first of its own list that the server takes.
+                    // ssh uses the first cipher of its own list that the server accepts.
                     let ours = self.config.ciphers.iter();
                     let mut common = ours.filter(|name| info.server_ciphers.contains(&name.as_str()));
                     let stock = common.next().cloned().unwrap_or_default();
@@ -198,7 +197,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// Every cipher, of which the first is the usual one.
+    /// Measures every cipher; the first is the usual one.
     async fn measure_ciphers(
         &mut self,
         ciphers: &[&'static str],
@@ -209,14 +208,14 @@ impl Tuning<'_> {
         let best = choice::decide(&self.report, usual.0, usual.1).cipher;
         let rival = ciphers.iter().copied().find(|cipher| *cipher == best);
         if let Some(rival) = rival.filter(|rival| *rival != usual.0) {
-            // Once more, against each other: of many ciphers, one is the fastest by chance.
+            // Measure both again: among many ciphers, the fastest may be so by chance.
             self.measure_cells(Stage::Ciphers, &plan::cipher_cells(&[usual.0, rival]))
                 .await?;
         }
         Ok(())
     }
 
-    /// The round trip and the rate of a session as ssh_config has it; and the files that everything else reads.
+    /// Measures the round trip and rate of a session as configured, and creates the files that other stages read.
     async fn measure_link(&mut self) -> Result<ConnectionInfo, Error> {
         self.tell(Stage::Link, 0, 3, "connecting");
         let host = self.host(None)?;
@@ -253,7 +252,7 @@ impl Tuning<'_> {
         self.largest = limits.max_read.min(limits.max_write);
         let names = Names::new(&flow::directory(&sftp, self.options.directory.as_deref()).await?);
         let mut lane = Lane::new(sftp, &self.samples, self.rtt);
-        // Named before they are made: whatever was made is removed.
+        // Noted before the files are created: every created file is removed.
         self.names = Some(names.clone());
         lane.create(&names).await?;
         self.tell(Stage::Link, 2, 3, "rates");
@@ -279,9 +278,9 @@ impl Tuning<'_> {
         Ok(info)
     }
 
-    /// The rate of a session about whose path nothing is known but the round trip: more and more is put under way until
-    /// that changes nothing. `fill`: into the files that are read. `wanted`: what was enough before, and then what is now;
-    /// each step takes several round trips, so there are few of them.
+    /// Measures the rate of a session when only the round trip of its path is known: puts more and more bytes under way
+    /// until that changes nothing. With `fill`, writes the files that are read later. `wanted` is the amount that
+    /// sufficed before, and is updated. Each step takes several round trips, so there are few of them.
     async fn find_rate(
         &mut self,
         lane: &Lane,
@@ -311,12 +310,12 @@ impl Tuning<'_> {
             } else if rate.is_some() {
                 return Ok(moved);
             }
-            // Known by now, if only roughly: the next one takes as long as it takes to mean something.
+            // Roughly known by now: the next measurement lasts long enough to be meaningful.
             rate = Some(moved.rate);
         }
     }
 
-    /// Measures cells in rounds, in their order, for as long as the stage's part of the budget lasts.
+    /// Measures cells in rounds, in their order, as long as the stage's part of the budget lasts.
     async fn measure_cells(&mut self, stage: Stage, cells: &[Cell]) -> Result<(), Error> {
         let rounds = rounds(&self.options);
         let slot = self.slot(stage, cells.len() * rounds);
@@ -363,7 +362,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// Opens what cells are measured on, a few at a time.
+    /// Opens the lanes for cells, a few at a time.
     async fn open_lanes(&mut self, cells: &[Cell]) -> Result<(), Error> {
         let mut wanted: Vec<(&'static str, bool)> = Vec::new();
         for cell in cells {
@@ -390,7 +389,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// A session on a connection with this cipher and compression; `None` where the server agreed to others.
+    /// Opens a session with this cipher and compression; returns `None` if the server agreed to others.
     async fn lane(&self, (cipher, compression): (&'static str, bool)) -> Result<Option<Lane>, Error> {
         let host = self.host(Some((cipher, compression)))?;
         host.warm().await?;
@@ -405,7 +404,7 @@ impl Tuning<'_> {
         Ok(Some(lane))
     }
 
-    /// Sizes of requests and how many are under way, on what is best so far.
+    /// Measures request sizes and depths, with the best settings so far.
     async fn measure_requests(&mut self, best: (&'static str, bool)) -> Result<(), Error> {
         let Some(lane) = self.lanes.remove(&best) else {
             return Ok(());
@@ -425,7 +424,7 @@ impl Tuning<'_> {
         for _ in 0..rounds {
             for &shape in &shapes {
                 for direction in Direction::BOTH {
-                    // One of each direction at least.
+                    // At least one in each direction.
                     if done > 1 && self.is_spent(Stage::Requests) {
                         break;
                     }
@@ -448,7 +447,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// Numbers of sessions, on what is best so far, on as many connections as a copy has.
+    /// Measures numbers of sessions, with the best settings so far, on as many connections as a copy has.
     async fn measure_streams(&mut self, choice: &Choice) -> Result<(), Error> {
         let config = tuned::apply(choice, self.config.clone(), &self.request);
         let host = self.engine.host_with(config, &self.request, &self.interaction)?;
@@ -462,7 +461,7 @@ impl Tuning<'_> {
         loop {
             let before = done;
             for (direction, tried) in Direction::BOTH.into_iter().zip(&mut tried) {
-                // Of each direction the usual number at least.
+                // At least the usual number in each direction.
                 if !tried.is_empty() && self.is_spent(Stage::Streams) {
                     continue;
                 }
@@ -493,7 +492,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// Opens sessions, a few at a time, until there are so many, or the server takes no more.
+    /// Opens sessions, a few at a time, until there are `streams`, or the server accepts no more.
     async fn open_streams(
         &mut self,
         host: &Host,
@@ -537,7 +536,7 @@ impl Tuning<'_> {
         Ok(lane)
     }
 
-    /// rsync over the system's ssh, where both ends have it. `ssh`: what was found to be best for plain ssh.
+    /// Measures rsync over the system's ssh, if both ends have it. `ssh` are the best options found for plain ssh.
     async fn measure_rsync(&mut self, ssh: &[String]) -> Result<(), Error> {
         let Some(names) = self.names.clone() else {
             return Ok(());
@@ -649,7 +648,7 @@ impl Tuning<'_> {
             Direction::Down => rates.down,
             Direction::Up => rates.up,
         };
-        // Text is a fifth on the way.
+        // Compression shrinks the text to a fifth.
         let rate = rate.unwrap_or(1e6) * if compressed { 5.0 } else { 1.0 };
         Shape::filling(rate, self.rtt, self.largest)
     }
@@ -676,7 +675,7 @@ impl Tuning<'_> {
         self.note_difference(difference);
     }
 
-    /// Notes a difference between repeated measurements, which shows how much rates differ by chance.
+    /// Records the difference between repeated measurements, which shows how much rates vary by chance.
     fn note_difference(&mut self, difference: Option<f64>) {
         self.differences.extend(difference);
         self.report.noise = choice::noise(&self.differences);
@@ -716,7 +715,7 @@ impl Tuning<'_> {
         self.note_difference(difference);
     }
 
-    /// The host as ssh_config has it, or with this cipher and compression alone.
+    /// Returns the host as configured, or with only this cipher and compression.
     fn host(&self, only: Option<(&'static str, bool)>) -> Result<Host, Error> {
         let config = match only {
             None => self.config.clone(),
@@ -763,7 +762,7 @@ impl Tuning<'_> {
         self.report.notes.push(note.to_owned());
     }
 
-    /// Removes the files from the server, over whatever session is left or can be opened.
+    /// Removes the files from the server, over a remaining session or a new one.
     async fn clean_up(&mut self) {
         let Some(names) = self.names.take() else { return };
         let lane = self
@@ -792,13 +791,13 @@ impl Tuning<'_> {
     }
 }
 
-/// Round trips that are measured; the shortest counts.
+/// The number of measured round trips; the shortest counts.
 const PINGS: usize = 5;
 /// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Connections that are made at once: half of what sshd's MaxStartups allows before it drops any.
+/// The most connections made at once: half of what sshd's MaxStartups allows before it drops any.
 const LOGINS: usize = 4;
-/// The time that a file for rsync takes at the rate of one session: longer than what ssh and rsync take to begin.
+/// How long a file for rsync takes at the rate of one session: longer than ssh and rsync take to start.
 const RSYNC_SECONDS: f64 = 0.3;
 /// The initial number of bytes under way.
 const FIRST_UNDER_WAY: f64 = 64e3;

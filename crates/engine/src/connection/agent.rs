@@ -1,4 +1,4 @@
-//! Agent forwarding: `auth-agent@openssh.com` channels, each to a connection of its own to the agent here.
+//! Agent forwarding: `auth-agent@openssh.com` channels, each with its own connection to this side's agent.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use crate::connection::incoming::{Incoming, ListenKey, Offered};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ConnectionInfo, SessionBinding};
 
-/// Lends the host's agent to the server from now on. The first session that asks for it does this; sshd shares the
-/// agent between all sessions of a connection anyway.
+/// Lends the host's agent to the server from now on, for the first session that requests it. sshd shares the agent
+/// between all sessions of a connection anyway.
 pub(crate) fn lend(incoming: &Incoming, host: &Arc<HostConfig>, info: &Arc<OnceLock<ConnectionInfo>>) {
     let Some(socket) = socket(host) else { return };
     let (socket, host, info) = (socket.to_owned(), host.clone(), info.clone());
@@ -22,7 +22,7 @@ pub(crate) fn lend(incoming: &Incoming, host: &Arc<HostConfig>, info: &Arc<OnceL
         Arc::new(move |offered| {
             let Some(info) = info.get() else { return };
             if info.unverified {
-                // Once: the server may ask as often as it likes.
+                // Warn once: the server may ask as often as it likes.
                 if told.swap(true, Ordering::Relaxed) {
                     return;
                 }
@@ -34,7 +34,7 @@ pub(crate) fn lend(incoming: &Incoming, host: &Arc<HostConfig>, info: &Arc<OnceL
     );
 }
 
-/// The agent that the host may use; `None` if it may use none.
+/// Returns the agent that the host may use, if any.
 fn socket(host: &HostConfig) -> Option<&Path> {
     match &host.forward_agent {
         ForwardAgent::No => None,
@@ -43,8 +43,8 @@ fn socket(host: &HostConfig) -> Option<&Path> {
     }
 }
 
-/// Returns whether the agent that the host may use takes connections now. Where it does not (an SSH_AUTH_SOCK of a
-/// session that has ended), ssh does not offer it, and a shell over there finds none (ssh.c, `check_agent_present`).
+/// Returns whether the host's agent accepts connections now. If it does not (an SSH_AUTH_SOCK of a session that has
+/// ended), ssh does not offer it, and a remote shell finds none (ssh.c, `check_agent_present`).
 pub(crate) async fn is_there(host: &HostConfig) -> bool {
     match socket(host) {
         Some(path) => Agent::connect(path).await.is_ok(),
@@ -53,7 +53,7 @@ pub(crate) async fn is_there(host: &HostConfig) -> bool {
 }
 
 async fn carry(offered: Offered, socket: PathBuf, binding: SessionBinding, host: Arc<HostConfig>) {
-    // One of the connection, not of a request.
+    // The timeout counts for the connection, not for a request.
     let idle = Idle::for_channel(&host, "agent-connection", &Activity::new());
     match connect(&socket, &binding).await {
         Ok(agent) => splice(agent, offered.accept(idle), Ahead::default(), &Traffic::default()).await,
@@ -61,8 +61,8 @@ async fn carry(offered: Offered, socket: PathBuf, binding: SessionBinding, host:
     }
 }
 
-/// The binding comes before anything the server may say. An agent that does not know it, or does not want it, decides
-/// about each signature by itself, as with OpenSSH.
+/// Connects to the agent, and binds it to the session before anything the server may send. An agent that does not know
+/// or want the binding decides about each signature by itself, as with OpenSSH.
 async fn connect(socket: &Path, binding: &SessionBinding) -> Result<LocalStream, AgentError> {
     let mut agent = Agent::connect(socket).await?;
     let SessionBinding {

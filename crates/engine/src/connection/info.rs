@@ -1,4 +1,4 @@
-//! [`ConnectionInfo`]: what is known of a connection once it is authenticated.
+//! [`ConnectionInfo`]: the facts of an authenticated connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,46 +35,46 @@ pub struct ConnectionInfo {
     pub host_key_algorithm: String,
     /// The cipher towards the server.
     pub cipher: &'static str,
-    /// The MAC towards the server; `None` where the cipher authenticates by itself.
+    /// The MAC towards the server; `None` if the cipher authenticates by itself.
     pub mac: Option<&'static str>,
-    /// The last line of what the server said before its identification, safe to show; or empty.
+    /// The last line that the server sent before its identification, safe to display; or empty.
     pub greeting: String,
     /// Whether payloads are compressed.
     pub compressed: bool,
-    /// The ciphers that this connection could have had: the engine's own that the server takes.
+    /// The ciphers that this connection could have had: the engine's own that the server accepts.
     pub server_ciphers: Vec<&'static str>,
-    /// Whether the server takes compression.
+    /// Whether the server accepts compression.
     pub server_compresses: bool,
     /// When authentication succeeded.
     pub since: SystemTime,
-    /// From the first byte to authentication.
+    /// The time from the first byte to authentication.
     pub handshake: Duration,
-    /// The server is OpenSSH's sshd, by more than its identification.
+    /// The server is OpenSSH's sshd, by more evidence than its identification.
     pub is_sshd: bool,
-    /// It is not, and the log-in went ahead of its answers all the same.
+    /// The server is not sshd, but the log-in went ahead of its answers.
     pub(crate) went_ahead: bool,
-    /// The host key changed or is revoked, and StrictHostKeyChecking no let it through: sessions only.
+    /// The host key changed or is revoked, and StrictHostKeyChecking no accepted it: sessions only.
     pub unverified: bool,
-    /// The message to its user about that.
+    /// The warnings about that for its users.
     pub(crate) warnings: Arc<[String]>,
-    /// The authentication method that the server accepted, the last one where it wanted several.
+    /// The authentication method that the server accepted, the last one if it wanted several.
     pub method: &'static str,
-    /// How it was logged in to, against which a request that would do so otherwise is held.
+    /// The log-in that made it. Requests that would log in otherwise are compared with this.
     pub log_in: Arc<LogIn>,
-    /// The banner for whoever logged in, of which the first 64 KiB are kept; empty for nothing.
+    /// The server's banner, of which the first 64 KiB are kept; or empty.
     pub banner: Arc<str>,
     /// The first lines of the log of its making.
     pub log: Arc<[LogLine]>,
-    /// Who had to answer for its log-in, and would have to again for another connection. To touch a key is a person's answer.
+    /// Who had to answer for its log-in, and would have to for another connection. Touching a key is a person's answer.
     pub answered: Answerer,
-    /// For whom it was made.
+    /// The client that it was made for.
     pub(crate) made_for: KnownClient,
     /// The binding of an agent's signatures to this connection.
     pub(crate) binding: SessionBinding,
 }
 
 impl ConnectionInfo {
-    /// Whether it was made for this interaction's client, who has heard its log.
+    /// Returns whether it was made for this interaction's client, who has received its log.
     pub fn was_made_for(&self, interaction: &Interaction) -> bool {
         self.made_for.is(interaction.client())
     }
@@ -86,7 +86,7 @@ impl ConnectionInfo {
     }
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum State {
     Connecting,

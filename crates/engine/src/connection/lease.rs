@@ -2,31 +2,31 @@
 
 use std::fmt;
 
-/// The way in which the place of a channel comes back.
+/// How a channel's place became free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The server never gave it.
+    /// The server never opened the channel.
     NeverOpened,
     /// Both sides have closed the channel.
     Closed,
-    /// This side has closed it; nobody uses it any more. The server has not closed it yet: sshd does when the command has ended,
-    /// and keeps its place until then (session.c, `session_close_by_channel`).
+    /// This side has closed the channel and no longer uses it. The server has not closed it: sshd does so when the
+    /// command has ended, and keeps its place until then (session.c, `session_close_by_channel`).
     Left,
-    /// The server has closed what was [left](Self::Left).
+    /// The server has closed a channel that was [left](Self::Left).
     Returned,
 }
 
-/// A place that a channel takes up; dropping it gives the place back to whoever lent it.
+/// A channel's place. Dropping it returns the place to its lender.
 pub(crate) struct Lease {
-    /// As far as is known.
+    /// The best guess so far.
     end: End,
     left: bool,
-    /// Told that on the way back.
+    /// Called with the end when the place is returned.
     give_back: Box<dyn Fn(End) + Send + Sync>,
 }
 
 impl Lease {
-    /// A place that `give_back` takes back, told how the channel ended.
+    /// Creates a place that is returned by a call of `give_back` with the channel's end.
     pub(crate) fn new(give_back: impl Fn(End) + Send + Sync + 'static) -> Self {
         Self {
             end: End::Left,
@@ -35,14 +35,14 @@ impl Lease {
         }
     }
 
-    /// Gives back what is this side's: the channel is closed here. What is left of it is to be dropped when the server has
-    /// closed it, too.
+    /// Returns this side's share of the place: the channel is closed here. Drop the rest once the server has closed it
+    /// too.
     pub(crate) fn leave(&mut self) {
         self.left = true;
         (self.give_back)(End::Left);
     }
 
-    /// Notes how the channel ends.
+    /// Sets how the channel ended.
     pub(crate) fn ends(&mut self, end: End) {
         self.end = end;
     }

@@ -1,4 +1,4 @@
-//! A connection's life in the log: one line, when it is over.
+//! A connection's life in the log: one line when it is over.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// It has ended so. As a warning where somebody may have lost work, or should look at the server's keys or at their own.
+    /// Logs the end. It is a warning if work may be lost, or if the user should look at the server's keys or their own.
     pub(super) fn over(&self, info: Option<&ConnectionInfo>, metrics: &ConnectionMetrics, end: &Error) {
         let was_made = info.is_some();
         let matters = match end.root() {

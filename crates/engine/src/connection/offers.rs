@@ -17,10 +17,10 @@ use crate::host_key::{KeyUpdate, Policy, Server, Trust, UnprovenKeys};
 use crate::interaction::Interaction;
 use crate::prompt::{Prompt, PromptKind};
 
-/// The time limit for a server to prove its host keys, for which a connection that ends waits.
+/// The time limit for a server to prove its host keys. A connection that ends waits for that.
 const PROOF_LIMIT: Duration = Duration::from_secs(10);
 
-/// UpdateHostKeys, or what a program's verifier is told of instead, for one connection.
+/// UpdateHostKeys for one connection, or what a program's verifier gets instead.
 pub(super) struct HostKeyUpdates {
     pub(super) verifier: Option<Arc<dyn HostKeyVerifier>>,
     pub(super) policy: Policy,
@@ -33,7 +33,7 @@ pub(super) struct HostKeyUpdates {
 }
 
 impl HostKeyUpdates {
-    /// Has the program told what keys the server can prove to have, if it wants to know.
+    /// Gives the program the keys that the server proves to have, if it wants them.
     async fn tell(self, verifier: &dyn HostKeyVerifier, advertised: &[u8], incoming: &Incoming) {
         let Some(listed) = UnprovenKeys::parse_advertised(advertised) else {
             return;

@@ -7,16 +7,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connection::channel::ChannelStream;
 
-/// TCP, a proxy command's pipes, a channel of a jump host, a stream of the program's.
+/// TCP, a proxy command's pipes, a jump host's channel, or a program's stream.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
-    /// The server was asked for something, or waits for credit itself: somebody may wait for what comes next.
+    /// Notes that the server was sent a request, or waits for credit: its next message may be awaited.
     fn asked(&mut self) {}
 
-    /// Has nothing sent any more that the network has not taken: the system would try for minutes, and a server that can be reached
-    /// again would do it after what it was asked since, over another connection.
+    /// Discards data that the network has not taken. Otherwise the system would try for minutes, and a server that
+    /// becomes reachable again would act on it after newer requests on another connection.
     fn abandon(&mut self) {}
 
-    /// Returns whether nothing was there to be read, when a read had to wait.
+    /// Returns whether nothing was left to read when the last read had to wait.
     fn is_drained(&self) -> bool {
         true
     }
@@ -24,7 +24,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
 
 impl Socket for ChannelStream {}
 
-/// Bytes in both directions, of whatever kind.
+/// Bytes in both directions.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 

@@ -25,17 +25,17 @@ use crate::permission;
 use crate::pool::{Caller, LaneStatus, Pool, Unplaced, Way};
 use crate::sftp::{Known, Sftp, WhenOver};
 
-/// A host, reached through connections that are shared with everything that may share them.
+/// A host, reached through shared connections.
 #[derive(Clone)]
 pub struct Host {
-    /// The pool of its own key. Its sessions may go to another one: see [`Self::pool`].
+    /// The pool of its own key. Its sessions may use another one: see [`Self::pool`].
     pub(super) own: Arc<Pool>,
-    /// The engine, which knows of others; nothing if the host shares with nobody.
+    /// The engine with other pools; none if the host shares with nobody.
     pub(super) engine: Weak<Inner>,
     pub(super) caller: Caller,
-    /// The best settings for moving data, by measurement.
+    /// The best settings for moving data, as measured.
     pub(super) tuned: Option<Arc<Choice>>,
-    /// Set if neither that nor the user compresses copies or forbids it.
+    /// Set if neither the measurements nor the user have chosen or forbidden compression.
     pub(super) undecided: Option<Arc<Undecided>>,
 }
 
@@ -57,17 +57,17 @@ impl Host {
         &self.caller.config
     }
 
-    /// Returns the budget for the names that its server lists, which its engine's other hosts share.
+    /// Returns the budget for the names that its server lists, shared with the engine's other hosts.
     pub(crate) fn names(&self) -> NameBudget {
         self.own.names().clone()
     }
 
-    /// Returns what its SFTP sessions that are carried over learn about paths.
+    /// Returns the path knowledge of its resumable SFTP sessions.
     pub fn known_paths(&self) -> KnownPaths {
         self.own.known_paths().clone()
     }
 
-    /// The connections that serve it now.
+    /// Returns the pool that serves it now.
     fn pool(&self) -> Arc<Pool> {
         match self.engine.upgrade() {
             Some(engine) => engine.pool_of(&self.own, *self.caller.key, &self.caller.config),
@@ -75,7 +75,7 @@ impl Host {
         }
     }
 
-    /// The same, once the log-ins have settled that would have to be waited for anyway, and may serve it, too.
+    /// Like [`Self::pool`], but waits for log-ins that may lead to a shareable connection.
     async fn settled_pool(&self) -> Arc<Pool> {
         let others = match self.engine.upgrade() {
             Some(engine) if !self.own.has_connections() => engine.others(*self.caller.key),
@@ -83,7 +83,7 @@ impl Host {
         };
         let mut made = others.iter().flat_map(|pool| pool.connections());
         if let Some(first) = made.find(|connection| !connection.is_ready()) {
-            // Boxed: it is rare, and whatever waits for a session would hold room for it.
+            // Boxed: it is rare, and its room would be part of everything that waits for a session.
             Box::pin(async {
                 first.settled().await;
                 for connection in made {
@@ -95,7 +95,7 @@ impl Host {
         self.pool()
     }
 
-    /// Returns the reasons why it does not use existing connections to the same account, over the same way.
+    /// Returns why it does not use existing connections to the same account by the same way.
     pub fn objections(&self) -> Vec<Objection> {
         let Some(engine) = self.engine.upgrade() else {
             return Vec::new();
@@ -107,12 +107,12 @@ impl Host {
             .collect()
     }
 
-    /// The shortest round-trip time that the server's answers on its connections have shown.
+    /// Returns the shortest round-trip time that answers on its connections have shown.
     pub fn round_trip(&self) -> Option<Duration> {
         self.pool().connections().iter().filter_map(Connection::rtt).min()
     }
 
-    /// The same, where the server had nothing to do for the answer.
+    /// Like [`Self::round_trip`], but only by answers that take the server no work.
     pub(crate) fn measured_round_trip(&self) -> Option<Duration> {
         let connections = self.pool().connections();
         let measured = connections
@@ -126,13 +126,13 @@ impl Host {
         &self.caller.activity
     }
 
-    /// Returns the best settings for moving data, by measurement, if this host is [for that](Engine::host_for_copies).
+    /// Returns the best settings for moving data, as measured, if this host is [for that](Engine::host_for_copies).
     pub fn tuned(&self) -> Option<&Choice> {
         self.tuned.as_deref()
     }
 
-    /// The same host over connections that compress, for a copy that finds on its way that they are faster; nobody is asked
-    /// anything for them. `None` where it compresses already, the user has forbidden it, or the server takes none.
+    /// Returns the same host over connections that compress, made without prompts. For a copy that finds compression
+    /// faster. Returns `None` if the host compresses already, the user forbids it, or the server does not support it.
     pub(crate) fn compressing(&self) -> Option<Self> {
         let undecided = self.undecided.as_ref()?;
         let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
@@ -152,12 +152,12 @@ impl Host {
         Some(host)
     }
 
-    /// Has the user confirm the use of connections that others have made, where each use is to be confirmed. `question` is
-    /// put through the SSH_ASKPASS of whoever made them ([`Settings::confirm_askpass`](crate::Settings) may name another), once
-    /// for each [`Interaction`](crate::Interaction).
+    /// Asks the user to confirm the use of other clients' connections, if each use has to be confirmed. `question` is
+    /// put once per [`Interaction`](crate::Interaction), through the SSH_ASKPASS of the client that made them
+    /// ([`Settings::confirm_askpass`](crate::Settings) may name another).
     ///
     /// # Errors
-    /// It is not allowed, or there is nothing to ask through. Nothing has begun.
+    /// The user refused, or there is nothing to ask through. Nothing was started.
     pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
         let client = self.caller.interaction.client();
         if self.pool().is_allowed(client, self.world()) {
@@ -168,7 +168,7 @@ impl Host {
         Ok(())
     }
 
-    /// Has the user confirm one use, where each is to be confirmed, whoever has made the connections.
+    /// Asks the user to confirm one use, if each has to be confirmed, whichever client made the connections.
     ///
     /// # Errors
     /// As [`Self::confirm_use`].
@@ -179,13 +179,13 @@ impl Host {
         self.ask_permission(question).await
     }
 
-    /// Returns whether each use of the connections is to be confirmed by whoever has not made them.
+    /// Returns whether clients that have not made the connections must have each use confirmed.
     pub fn confirms_use(&self) -> bool {
         self.pool().confirms()
     }
 
     async fn ask_permission(&self, question: &str) -> Result<(), Error> {
-        // Nobody else has the connections of a program that brings its own way.
+        // A program that brings its own log-in shares its connections with nobody.
         let Some(asker) = self.world() else { return Ok(()) };
         let owner = self.pool().owner().unwrap_or_else(|| asker.clone());
         let pool = self.pool();
@@ -197,7 +197,7 @@ impl Host {
         self.caller.way.world()
     }
 
-    /// Returns whether a connection is there already.
+    /// Returns whether there is an open connection.
     pub fn is_warm(&self) -> bool {
         self.pool().connections().iter().any(Connection::is_ready)
     }
@@ -205,14 +205,14 @@ impl Host {
     /// Starts a command, a shell or a subsystem.
     ///
     /// # Errors
-    /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
-    /// the session.
+    /// The server refused it on every connection. The session reports failures of a connection that is still being
+    /// made.
     pub async fn start(&self, command: &Command) -> Result<Session, Error> {
         if command.forwards_agent() && self.caller.config.forward_agent == ForwardAgent::No {
             return Err(Error::agent_not_forwarded(&self.caller.config));
         }
-        // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
-        // every session asks for it, so that what one sees is what it asked for.
+        // sshd gives every session on a connection the agent that the first one brought. Therefore, on a host with
+        // agent forwarding, every session requests it.
         let forward = self.caller.config.forward_agent != ForwardAgent::No && self.has_agent().await;
         let all_or_nothing = self.caller.config.exit_on_forward_failure;
         let command = if forward != command.forwards_agent() || all_or_nothing {
@@ -229,15 +229,15 @@ impl Host {
     async fn session(&self, command: &Command) -> Result<Session, Error> {
         loop {
             let pool = self.settled_pool().await;
-            // Boxed, as below: whoever starts something deep in a copy would hold room for all of it.
+            // Boxed, as below: its room would be part of everything that starts a session, deep in a copy.
             if let Some(placed) = Unplaced::here(Box::pin(pool.session(command, &self.caller)).await) {
                 return placed;
             }
         }
     }
 
-    /// Returns whether there is an agent to forward. A program that brings its own knows, and may count how often it is
-    /// asked.
+    /// Returns whether there is an agent to forward. A program with its own agent knows that, and may count how often
+    /// it is asked.
     async fn has_agent(&self) -> bool {
         match self.caller.way {
             Way::Resolved(_) => agent::is_there(&self.caller.config).await,
@@ -245,12 +245,12 @@ impl Host {
         }
     }
 
-    /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
-    /// [`SessionControl::request`](crate::SessionControl::request). Where a spare session is there, at once.
+    /// Opens a session without a program, for a caller that sends the requests:
+    /// [`SessionControl::request`](crate::SessionControl::request). Takes a spare session if there is one.
     ///
     /// # Errors
-    /// The server's refusal; the loss of the connection. A host that forwards the agent has no such sessions: the server
-    /// would lend it to them unasked.
+    /// The server refused it, or the connection was lost. Also fails on a host with agent forwarding, because the
+    /// server would lend such sessions the agent unasked.
     pub async fn open_session(&self) -> Result<Session, Error> {
         if self.caller.config.forward_agent != ForwardAgent::No {
             return Err(Error::configuration(
@@ -271,8 +271,8 @@ impl Host {
         self.start(command).await?.output(None).await
     }
 
-    /// Opens an SFTP session. Its first request leaves right behind that for the subsystem, so that a warm host answers
-    /// the first operation within a round trip.
+    /// Opens an SFTP session. Its first request directly follows that for the subsystem, so that a connected host
+    /// answers the first operation within a round trip.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -280,7 +280,7 @@ impl Host {
         self.sftp_with(Vec::new()).await
     }
 
-    /// The same, whose server asks for these variables of its environment, as [`Command::env`] does.
+    /// Like [`Self::sftp`], and requests environment variables for the server, as [`Command::env`] does.
     ///
     /// # Errors
     /// As [`Self::sftp`].
@@ -288,7 +288,7 @@ impl Host {
         self.sftp_witnessed(env, |_| None).await
     }
 
-    /// The same, with somebody who is given what tells of the session's channel, and is told of its end.
+    /// Like [`Self::sftp_with`], and passes the control of the channel to `opened`, whose result is called at its end.
     ///
     /// # Errors
     /// As [`Self::sftp`].
@@ -313,7 +313,7 @@ impl Host {
         ))
     }
 
-    /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
+    /// Opens an SFTP session on an empty connection, as long as the host may have another.
     pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
         let config = self.sftp_config();
         let command = Command::subsystem("sftp");
@@ -327,14 +327,14 @@ impl Host {
         Ok(Sftp::on(session, name, &config, self.known_of_sftp()))
     }
 
-    /// The same, for work beside other work: nobody is shown what it waits for.
+    /// Returns the same host for background work: its waits are not shown.
     pub(crate) fn in_background(&self) -> Self {
         let mut host = self.clone();
         host.caller.interaction = host.caller.interaction.showing(|_| {});
         host
     }
 
-    /// The sessions that a copy may have, where no connection is made for it; `None` where there may be more of those.
+    /// Returns how many sessions a copy may have if no connection is added for it, or `None` if more may be added.
     pub(crate) fn most_sessions(&self) -> Option<usize> {
         self.pool().most_together(self.caller.answerer())
     }
@@ -344,7 +344,7 @@ impl Host {
         self.pool().copy_resume_for()
     }
 
-    /// Returns whether another connection would ask somebody something.
+    /// Returns whether another connection would prompt somebody.
     pub(crate) fn is_attended(&self) -> bool {
         self.pool().is_attended(self.caller.answerer())
     }
@@ -363,7 +363,7 @@ impl Host {
         }
     }
 
-    /// Returns the facts of host memory about the server's SFTP, and the place for new ones.
+    /// Returns what host memory knows about the server's SFTP, and where to put new facts.
     fn known_of_sftp(&self) -> Known {
         let lessons = self.pool().learner().facts().lessons;
         let order = [
@@ -384,7 +384,7 @@ impl Host {
     /// Opens a TCP connection from the server to `host`:`port`.
     ///
     /// # Errors
-    /// The server's refusal; the loss of the connection.
+    /// The server refused it, or the connection was lost.
     pub async fn direct_tcpip(
         &self,
         host: &str,
@@ -410,8 +410,7 @@ impl Host {
         }
     }
 
-    /// Returns the number of bytes that the jump host in front of this one takes in a round trip for each connection,
-    /// if that is known.
+    /// Returns how many bytes the jump host before this one takes in a round trip for each connection, if known.
     pub(crate) fn window_in_front(&self) -> Option<u32> {
         let jump = self.config().jump.as_ref()?;
         let facts = self.pool().learner().facts_of(&HostId::of(jump));
@@ -438,7 +437,7 @@ impl Host {
         }
     }
 
-    /// Returns the first result of a pool that is for it.
+    /// Returns the first result of a pool that serves this host.
     fn found<T>(&self, find: impl Fn(&Arc<Pool>) -> Option<T>) -> T {
         loop {
             if let Some(found) = find(&self.pool()) {
@@ -447,15 +446,15 @@ impl Host {
         }
     }
 
-    /// The host's first connection, kept from being closed as idle while the lease is there.
+    /// Returns the host's first connection. The lease keeps it from being closed as idle.
     pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
         self.found(|pool| pool.hold_control(&self.caller))
     }
 
-    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there. Where it
-    /// is asked to close [when its sessions have ended](crate::Engine::close), this counts as one.
+    /// Returns the host's first connection, made if there is none. The result keeps it from being closed as idle, and
+    /// counts as a session when the host is asked to close [when its sessions have ended](crate::Engine::close).
     ///
-    /// Begins to connect at once; [`Connection::ready`] waits for it.
+    /// Starts connecting at once; [`Connection::ready`] waits for it.
     pub fn hold(&self) -> HeldConnection {
         let (connection, lease) = self.found(|pool| pool.hold(&self.caller));
         HeldConnection {
@@ -464,19 +463,19 @@ impl Host {
         }
     }
 
-    /// Ends the host's connections at once and for good: sessions and tunnels that are asked for later, or wait for a place,
-    /// fail with [`Error::Closed`]. For [private hosts](Engine::private_host); others share their connections, see
+    /// Ends the host's connections at once and for good: waiting and later sessions and tunnels fail with
+    /// [`Error::Closed`]. Only for [private hosts](Engine::private_host); others share their connections, see
     /// [`Engine::close`].
     pub fn end(&self) {
         self.pool().end();
     }
 
-    /// The host's first connection, made if there is none.
+    /// Returns the host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
         self.found(|pool| pool.control(&self.caller))
     }
 
-    /// Waits for a connection that this host's client wants.
+    /// Waits for a connection on behalf of this host's client.
     ///
     /// # Errors
     /// As [`Connection::ready`].
@@ -486,7 +485,7 @@ impl Host {
             .await?
     }
 
-    /// The host's first connection, once it is made.
+    /// Returns the host's first connection, once it is made.
     ///
     /// # Errors
     /// As [`Connection::ready`].
@@ -503,10 +502,10 @@ impl Host {
         }
     }
 
-    /// Connects now, and waits until it is done.
+    /// Connects now, and waits until that is done.
     ///
     /// # Errors
-    /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
+    /// The connection could not be made; or, with ExitOnForwardFailure, the server is not verified.
     pub async fn warm(&self) -> Result<(), Error> {
         let connection = self.connect().await?;
         if self.caller.config.exit_on_forward_failure {
@@ -515,7 +514,7 @@ impl Host {
         Ok(())
     }
 
-    /// Waits for the log-in of a connection that is being made; `false` where none is there or it fails. Makes none itself.
+    /// Waits for the log-in of a connection that is being made. Returns `false` if there is none or it fails.
     pub async fn logged_in(&self) -> bool {
         let connections = self.pool().connections();
         if connections.iter().any(Connection::is_ready) {
@@ -527,8 +526,7 @@ impl Host {
         }
     }
 
-    /// Returns warnings for its user before anything is done with it: that a server of its connections was not
-    /// verified.
+    /// Returns warnings to show before anything is done with the host: that a connection's server is not verified.
     pub fn warnings(&self) -> Vec<String> {
         let connections = self.pool().connections();
         let unverified = connections.iter().filter_map(Connection::info);
@@ -539,8 +537,7 @@ impl Host {
             .collect()
     }
 
-    /// # Errors
-    /// A server of its connections was not verified, so that `what` may not be done.
+    /// Fails if a connection's server is not verified, so that `what` is not allowed.
     pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
         let connections = self.pool().connections();
         connections
@@ -548,18 +545,19 @@ impl Host {
             .try_for_each(|connection| connection.check_verified(what))
     }
 
-    /// Keeps the first connection for ever, or no longer.
+    /// Sets whether the first connection is kept forever.
     pub fn pin(&self, pinned: bool) {
         self.pool().pin(pinned);
     }
 
-    /// Whether traffic keeps new sessions away from one of the connections, so that they go to another: above
-    /// [`Settings::busy_above`](crate::Settings::busy_above) it does, below [`Settings::busy_below`](crate::Settings::busy_below) no longer. Looked at once a second.
+    /// Returns a receiver, updated once a second, of whether a connection is too busy for new sessions: that starts
+    /// above [`Settings::busy_above`](crate::Settings::busy_above) and ends below
+    /// [`Settings::busy_below`](crate::Settings::busy_below).
     pub fn apart(&self) -> watch::Receiver<bool> {
         self.pool().apart()
     }
 
-    /// The host's connections.
+    /// Returns the host's connections.
     pub fn lanes(&self) -> Vec<LaneStatus> {
         self.pool().status()
     }
@@ -573,7 +571,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// A connection that is not closed as idle while this is there.
+/// A connection that is not closed as idle while this exists.
 #[derive(Debug)]
 pub struct HeldConnection {
     connection: Connection,

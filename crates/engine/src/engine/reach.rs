@@ -1,4 +1,4 @@
-//! The way of an engine to a host: what a request means, its pool, and the way to it.
+//! How an engine reaches a host: resolves a request, finds its pool, and connects.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,14 +21,14 @@ use crate::memory::{HostId, Memory, tuned};
 use crate::pool::{Caller, Pool, Way};
 use crate::settings::Settings;
 
-/// Why a host that may only be shared is not reached by an engine that shares with nobody.
+/// The error of an unshared engine for a host that must be shared.
 const APART: &str = "this would make a connection of its own, apart from the daemon's";
 
 impl Engine {
-    /// The host that a destination means in this process's own world (environment, working directory, ssh_config).
+    /// Returns the host that a destination means in this process's environment, working directory and ssh_config.
     ///
     /// # Errors
-    /// A destination or configuration that cannot be used; [`Error::NeedsSystemSsh`].
+    /// The destination or configuration cannot be used; or [`Error::NeedsSystemSsh`].
     pub async fn host(&self, destination: &str, interaction: &Interaction) -> Result<Host, Error> {
         let world = World::current().map_err(|source| Error::local("reading the environment", source))?;
         let destination = destination
@@ -38,7 +38,7 @@ impl Engine {
             .await
     }
 
-    /// The host that a request means.
+    /// Returns the host that a request means.
     ///
     /// # Errors
     /// As [`Self::host`].
@@ -49,10 +49,10 @@ impl Engine {
         Ok(host)
     }
 
-    /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
-    /// number of sessions that [`tune`](crate::tune) found best and host memory keeps. What the caller's own options set
-    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`]; so is one whose server takes
-    /// no other connection beside one that is there, or none without asking its user something.
+    /// Returns the host that a request means, for moving data: with the cipher, the compression, the request size and
+    /// the number of sessions that [`tune`](crate::tune) found best and host memory keeps. The caller's own options
+    /// take precedence. The result is that of [`Self::host_for`] if the host was never tuned, or if its server refuses
+    /// another connection beside an existing one, or would prompt for it.
     ///
     /// # Errors
     /// As [`Self::host`].
@@ -67,7 +67,7 @@ impl Engine {
         let mut host = self.host_with(best.clone(), request, interaction)?;
         if is_other && !host.is_warm() {
             let usual = self.host_with(config.clone(), request, interaction)?;
-            // Two connections may take two answers. Where no key is known to lead in, the first shows whether they do.
+            // Two connections may take two answers. If no key is remembered, the first shows whether they do.
             let leads_in = self
                 .inner
                 .memory
@@ -90,8 +90,8 @@ impl Engine {
             }
         }
         self.meet(&host).await?;
-        // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
-        // Lent connections would have to be asked for again.
+        // Tuning decides for data of any kind: if it disabled compression, a copy of text may still be faster with it.
+        // For lent connections, the user would have to be asked again.
         let config = host.config();
         if !request.sets("compression") && !config.compression && !host.confirms_use() {
             host.undecided = Some(Arc::new(Undecided {
@@ -103,7 +103,7 @@ impl Engine {
         Ok(host)
     }
 
-    /// The host of a request whose configuration was looked up, and may have been changed since.
+    /// Returns the host of a request with a resolved, possibly modified configuration.
     pub(crate) fn host_with(
         &self,
         config: Arc<HostConfig>,
@@ -151,8 +151,8 @@ impl Engine {
         })
     }
 
-    /// Connects to a host that is not known yet and whose configuration allows more than the engine's algorithms: only the
-    /// server can tell whether it needs those, and a command that is handed over to ssh must not have been begun here.
+    /// Connects to an unknown host whose configuration allows more than the engine's algorithms. Only the server can
+    /// tell whether it needs them, and a command that is left to ssh must not have been started here.
     async fn meet(&self, host: &Host) -> Result<(), Error> {
         if host.is_warm() {
             return Ok(());
@@ -160,7 +160,7 @@ impl Engine {
         let config = host.config();
         let facts = self.inner.memory.facts(&HostId::of(config)).unwrap_or_default();
         let has_opened = facts.kex_first.is_some() || !config.allows_older();
-        // A password may not do tomorrow, and a key does for as long as it is the one that ssh would take.
+        // A password may fail tomorrow. A key works as long as it is the one that ssh would use.
         let has_logged_in = facts.key.is_some() || !config.may_need_ssh_to_log_in();
         if has_opened && has_logged_in {
             return Ok(());
@@ -177,9 +177,8 @@ impl Engine {
         })
     }
 
-    /// A host whose configuration the program gives ([`HostConfig::explicit`]), with what it brings itself to log in
-    /// with. Its connections are shared by the clones of what is returned, and with nobody else: two callers with equal
-    /// configurations may have different secrets.
+    /// Returns a host whose configuration and log-in the program gives ([`HostConfig::explicit`]). Only clones of the
+    /// result share its connections: two callers with equal configurations may have different secrets.
     ///
     /// ```no_run
     /// use trunkline::config::HostConfig;
@@ -198,10 +197,10 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] where only
-    /// shared connections may be used ([`STRICT`] in the environment, [`Settings::strict_hosts`]) or what is not recorded
-    /// must not run ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and give
-    /// [`Login::over`] a tunnel through it.
+    /// [`Error::NeedsSystemSsh`] for a configuration that the engine does not support. [`Error::Configuration`] if only
+    /// shared connections are allowed ([`STRICT`] in the environment, [`Settings::strict_hosts`]), if unrecorded work
+    /// is forbidden ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and
+    /// give [`Login::over`] a tunnel through it.
     pub fn private_host(
         &self,
         config: HostConfig,
@@ -244,8 +243,8 @@ impl Engine {
         })
     }
 
-    /// The same host as a [private one](Self::private_host), with connections of its own, whose sessions are all lent the
-    /// agent: for those of its sessions that are to have it where the others are not.
+    /// Returns the same host as a [private one](Self::private_host) with its own connections, for sessions that need
+    /// the agent: all its sessions get it.
     ///
     /// # Errors
     /// [`Error::Configuration`] for a host that is not private, or that is reached over a given stream.
@@ -283,7 +282,7 @@ impl Engine {
             if self.confirms_use(&caller.config) {
                 own.confirm();
             }
-            // Who comes when nothing is there is the one who makes it.
+            // The first client, when there are no connections, is the one that makes them.
             own.is_allowed(caller.interaction.client(), caller.way.world());
         }
         own
@@ -304,7 +303,7 @@ impl Engine {
     }
 }
 
-/// Begins a connection.
+/// Starts a connection.
 fn connect(engine: &Weak<Inner>, caller: &Caller, like: Option<LogIn>) -> Connection {
     let (memory, metrics, windows, gate, settings) = match engine.upgrade() {
         Some(inner) => (
@@ -355,7 +354,7 @@ fn connect(engine: &Weak<Inner>, caller: &Caller, like: Option<LogIn>) -> Connec
     })
 }
 
-/// Finds the way to a host: TCP, a proxy command, or a channel of a jump host's connection.
+/// Connects to a host by TCP, a proxy command, or a channel of a jump host's connection.
 async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error> {
     let Caller {
         config,
@@ -392,7 +391,7 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                 .ok_or_else(|| Error::Bug("ProxyJump names no host"))?;
             // Boxed: a jump host may have a jump host.
             let through: BoxFuture<'_, _> = Box::pin(async {
-                // What the jump host was when the sharing key was made, and not what its name may mean by now.
+                // The jump host as it was when the sharing key was made, not as its name resolves by now.
                 let resolved = match &config.jump {
                     Some(resolved) => {
                         engine.inner.memory.recall(&HostId::of(resolved)).await;

@@ -1,4 +1,4 @@
-//! The action under way when something failed: values to decide by, whose [`Display`](fmt::Display) alone is English.
+//! The interrupted action of a failure, as a value to decide by; only its [`Display`](fmt::Display) has English.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,18 +16,18 @@ pub enum Doing {
     },
     /// Logging in to a server.
     LogIn {
-        /// The stage that it had reached.
+        /// The stage that was reached.
         stage: LogInStage,
         /// The host.
         host: String,
     },
     /// Looking up BindAddress.
     LookUpBindAddress(String),
-    /// Giving a connection the address of BindAddress.
+    /// Binding a connection to BindAddress.
     Bind(IpAddr),
-    /// Looking up the name that a forwarding is to listen on.
+    /// Looking up the name for a forwarding to listen on.
     LookUpListener(String),
-    /// An action that nobody decides by, in words that a colon and the reason follow.
+    /// An action that no code decides by, as text that a colon and the reason follow.
     Other(String),
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Doing {
             Self::LogIn { stage, host } => write!(f, "{stage} with {host}"),
             Self::LookUpBindAddress(name) => write!(f, "looking up BindAddress {name}"),
             Self::Bind(address) => write!(f, "bind {address}"),
-            // ssh's words (channels.c, channel_setup_fwd_listener_tcpip), which scripts look for.
+            // ssh's message (channels.c, channel_setup_fwd_listener_tcpip), which scripts look for.
             Self::LookUpListener(name) => {
                 write!(f, "channel_setup_fwd_listener_tcpip: getaddrinfo({name})")
             }
@@ -62,7 +62,7 @@ impl From<&str> for Doing {
 /// The stage of a log-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogInStage {
-    /// The server has not said who it is.
+    /// The server has not identified itself.
     Identification,
     /// Its host key is not known.
     KeyExchange,
@@ -83,7 +83,7 @@ impl fmt::Display for LogInStage {
 /// A request to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerRequest {
-    /// A session, before it was known what for.
+    /// A session whose purpose is not known yet.
     Session,
     /// To run a command.
     Exec,
@@ -93,7 +93,7 @@ pub enum ServerRequest {
     Subsystem(String),
     /// To connect to an address or a path.
     Connect(String),
-    /// A connection that it had forwarded to this side.
+    /// A connection that the server had forwarded to this side.
     Incoming,
     /// To listen on an address.
     Listen(String),

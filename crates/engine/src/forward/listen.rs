@@ -1,4 +1,4 @@
-//! Sockets that forwardings listen on here: TCP by ssh's rules for bind addresses, and Unix sockets.
+//! Listening sockets for forwardings: TCP by ssh's rules for bind addresses, and Unix sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::config::{HostConfig, Listen};
 use crate::connection::splice::{LocalStream, is_of};
 use crate::error::{Doing, Error};
 
-/// Connections that may wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
+/// The most connections that wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
 const BACKLOG: u32 = 128;
 
 /// A listening socket.
@@ -31,9 +31,9 @@ pub(super) struct Bound {
     pub(super) failed: Vec<Error>,
 }
 
-/// Listens as `listen` says. What has no address goes by GatewayPorts; `""` and `*` are all addresses, `localhost` is
-/// loopback, each in both families as far as AddressFamily and the machine have them. As with ssh it is enough that one
-/// of several addresses is free; the others are told of.
+/// Listens according to `listen`. Without an address, GatewayPorts decides. `""` and `*` mean all addresses,
+/// `localhost` loopback, each in both families that AddressFamily and the machine allow. As with ssh, one free address
+/// suffices; failures of the others are reported.
 ///
 /// # Errors
 /// No address is free, or the socket's path is taken.
@@ -75,14 +75,13 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
         match listening {
             Ok(listener) => listeners.push(listener),
             Err(source) => {
-                // A machine without IPv6 need not be mentioned; somebody else on the port must be: their clients and ours
-                // meet there.
+                // A missing IPv6 is not reported. Another program on the port is: it shares the port with our clients.
                 let is_missing = address.is_ipv6()
                     && matches!(
                         source.kind(),
                         io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
                     );
-                // ssh's words (channels.c, channel_setup_fwd_listener_tcpip), which scripts look for.
+                // ssh's message (channels.c, channel_setup_fwd_listener_tcpip), which scripts look for.
                 let error = Error::local(format!("bind [{}]:{}", address.ip(), address.port()), source);
                 failed.push((error, is_missing));
             }
@@ -96,8 +95,8 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
                 format!("{name} has no address of the wanted family (AddressFamily) to listen on"),
             )
         };
-        // ssh tells of the last address that the resolver gives: loopback's is IPv4, that of all is IPv6 where there is
-        // IPv6.
+        // ssh reports the last address of the resolver: for loopback that is IPv4; for all addresses it is IPv6, if
+        // there is IPv6.
         let is_loopback = well_known(name, host.gateway_ports).is_some_and(|[v4, _]| v4.is_loopback());
         failed.sort_by_key(|(_, is_missing)| *is_missing == is_loopback);
         let told = if is_loopback {
@@ -116,8 +115,8 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
     Ok(Bound { listeners, failed })
 }
 
-/// The addresses behind ssh's own words (channels.c, `channel_fwd_bind_addr`), IPv4 first: its error is the one
-/// that counts where a machine has no IPv6.
+/// Returns the addresses of ssh's special names (channels.c, `channel_fwd_bind_addr`). IPv4 is first: its error is the
+/// relevant one on a machine without IPv6.
 fn well_known(name: Option<&str>, gateway_ports: bool) -> Option<[IpAddr; 2]> {
     const ALL: [IpAddr; 2] = [
         IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -140,7 +139,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     }?;
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() {
-        // 0.0.0.0 has a socket of its own.
+        // 0.0.0.0 has its own socket.
         rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
     }
     socket.bind(address)?;
@@ -148,7 +147,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Error> {
-    // ssh's words (misc.c, unix_listener).
+    // ssh's message (misc.c, unix_listener).
     let doing = || format!("unix_listener: cannot bind to path {}", path.display());
     match create_socket(path, mask) {
         Ok(listener) => return Ok(listener),
@@ -179,13 +178,13 @@ fn create_socket(path: &Path, mask: u32) -> io::Result<Listener> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(Domain::UNIX, SocketType::STREAM, flags, None)?;
-    // ssh sets its umask, which belongs to the whole process. Linux makes the file with the socket's own mode, so that
-    // it is never open to more than the mask allows, not even for a moment.
+    // ssh sets its umask, which would apply to the whole process. Linux creates the file with the socket's mode, so
+    // that it never allows more than the mask, not even for a moment.
     let mode = 0o777 & !mask;
     rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &address)?;
     let file = SocketFile::read(path)?;
-    // The umask may have taken away what the mask grants.
+    // The umask may have removed what the mask grants.
     if file.mode & 0o777 != mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
@@ -193,7 +192,7 @@ fn create_socket(path: &Path, mask: u32) -> io::Result<Listener> {
     Ok(Listener::Unix(UnixListener::from_std(socket.into())?, file))
 }
 
-/// A socket's file, removed with it; another one that has taken its name stays.
+/// A socket's file, removed on drop unless another file has taken its name.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -229,7 +228,7 @@ fn identity(file: &std::fs::Metadata) -> (u64, u64) {
 }
 
 impl Listener {
-    /// Returns the address on which it listens, with the port that was chosen.
+    /// Returns its address, with the port that was chosen.
     pub(super) fn address(&self) -> Listen {
         match self {
             Self::Tcp(listener) => {
@@ -243,14 +242,14 @@ impl Listener {
         }
     }
 
-    /// The next client, and its address; a Unix socket's has none.
+    /// Returns the next client, and its address; a Unix socket's has none.
     pub(super) fn poll_accept(
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<(LocalStream, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, peer)| {
-                // A client that is gone already shows so at its first use.
+                // If it fails, the client is gone, which its first use shows.
                 let _ = stream.set_nodelay(true);
                 (LocalStream::Tcp(stream), Some(peer))
             }),
@@ -302,7 +301,7 @@ mod tests {
         let first = bind_unix(&path, 0o177, true).await.unwrap();
         let error = bind_unix(&path, 0o177, false).await.unwrap_err();
         assert!(error.to_string().contains("another program listens"), "{error}");
-        // The new one's file outlives the listener whose name it took.
+        // The new socket's file outlives the listener whose name it took.
         let second = bind_unix(&path, 0o177, true).await.unwrap();
         drop(first);
         assert!(path.exists());

@@ -17,21 +17,21 @@ use crate::connection::splice::{Ahead, LocalStream, splice};
 use crate::engine::Host;
 use crate::error::{Error, Invalid};
 
-/// A SOCKS client must have said where it wants to go by then.
+/// How long a SOCKS client may take to name its target.
 pub(super) const GREETING_LIMIT: Duration = Duration::from_secs(30);
-/// Accepting failed, most likely for want of file descriptors: others may become free.
+/// The pause after a failed accept, which most likely lacked file descriptors: others may become free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Listens, and carries each client to the target through the host's connections.
 ///
 /// # Errors
-/// As [`listen::bind`]; a server that was not verified.
+/// As [`listen::bind`]; or the server is not verified.
 pub(crate) async fn forward(
     host: &Host,
     forward: &Forward,
     witness: Option<Witness>,
 ) -> Result<ForwardHandle, Error> {
-    // Each client would be refused; whoever asks for the forwarding is to hear of it.
+    // Report this now: otherwise each client would be refused.
     host.check_verified("Port forwarding")?;
     let Bound { listeners, failed } = listen::bind(&forward.listen, host.config()).await?;
     let shared = Shared::new(listeners.iter().map(Listener::address).collect());
@@ -74,7 +74,7 @@ async fn serve(host: Host, listeners: Vec<Listener>, way: Arc<Way>, shared: Arc<
     }
 }
 
-/// One client, from its acceptance to its end.
+/// Serves one client, from its acceptance to its end.
 async fn carry(
     host: &Host,
     mut client: LocalStream,
@@ -83,7 +83,7 @@ async fn carry(
     shared: &Shared,
 ) {
     let from = peer.map_or_else(String::new, |peer| peer.to_string());
-    // channels.c, port_open_helper: some servers check the originator, also of a client that has no address.
+    // channels.c, port_open_helper: some servers check the originator, even of a client without an address.
     let peer = peer.map_or_else(
         || ("127.0.0.1".to_owned(), u16::MAX),
         |peer| (peer.ip().to_string(), peer.port()),
@@ -160,10 +160,10 @@ async fn carry(
     }
 }
 
-/// Asks a SOCKS client where it wants to go. Returns that, and what it has sent behind the request.
+/// Reads a SOCKS client's target. Returns it, with the data that followed the request.
 ///
 /// # Errors
-/// It does not say so properly or in time; it was told so if it could be.
+/// The request is invalid or late; the client was told so if possible.
 pub(super) async fn ask(
     client: &mut (impl AsyncRead + AsyncWrite + Unpin),
 ) -> Result<(Connect, BytesMut), Error> {
@@ -207,7 +207,7 @@ pub(super) async fn ask(
         })
 }
 
-/// RFC 4254 section 5.1's reason codes, in SOCKS's words.
+/// Translates RFC 4254 section 5.1's reason codes to SOCKS replies.
 pub(super) fn reply_to(error: &Error) -> Reply {
     match error.root() {
         Error::Refused { reason: 1, .. } | Error::HostKey(_) => Reply::NotAllowed,

@@ -22,11 +22,11 @@ use crate::connection::timing::idle::{Activity, Idle};
 use crate::engine::Host;
 use crate::error::{Error, ErrorKind, Invalid, ServerRequest};
 
-/// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
-/// connection keeps the port until it notices.
+/// The pauses between attempts to make the server listen again, doubled from the first to the second value. A server
+/// that lost the connection keeps the port until it notices.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
-/// Has the server listen, and carries each of its clients to the target from here.
+/// Makes the server listen, and carries each of its clients to the target from here.
 ///
 /// # Errors
 /// The server refuses, or cannot be reached.
@@ -44,7 +44,7 @@ pub(crate) async fn forward(
         shared: shared.clone(),
     };
     let (ready, outcome) = oneshot::channel();
-    // Made first: whoever stops waiting drops it, and the keeper undoes what it has begun.
+    // Created first: if the caller stops waiting, its drop makes the keeper undo its work.
     let handle = ForwardHandle::new(shared, tokio::spawn(keeper.run(ready)));
     let gone = || Error::Closed {
         host: host.config().original_host.clone(),
@@ -54,7 +54,7 @@ pub(crate) async fn forward(
     Ok(handle)
 }
 
-/// Keeps one forwarding, over as many connections as it takes.
+/// Keeps one forwarding alive, over as many connections as it takes.
 struct Keeper {
     host: Host,
     request: Request,
@@ -63,11 +63,11 @@ struct Keeper {
     shared: Arc<Shared>,
 }
 
-/// A forwarding that stands.
+/// An established forwarding.
 struct Forwarding {
     listening: Listening,
     connection: Connection,
-    /// Without it the connection would be closed as idle.
+    /// Keeps the connection from being closed as idle.
     _lease: Lease,
 }
 
@@ -102,7 +102,7 @@ impl Keeper {
         }
     }
 
-    /// `None` when the handle was dropped meanwhile.
+    /// Establishes the forwarding. Returns `None` if the handle was dropped.
     async fn establish(&mut self) -> Result<Option<Forwarding>, Error> {
         tokio::select! {
             ready = self.host.connect() => drop(ready?),
@@ -119,7 +119,7 @@ impl Keeper {
         let handler = handler(carrier, self.shared.clone());
         let listening = self.request.send(&connection, handler).await?;
         self.shared.listens_on(listening.address.clone());
-        // Where the server chose a port, the same one is asked for on the next connection: somebody may know it.
+        // If the server chose a port, request the same one on the next connection: clients may know it.
         self.request.prefer(&listening.address);
         Ok(Some(Forwarding {
             listening,
@@ -128,7 +128,7 @@ impl Keeper {
         }))
     }
 
-    /// Tries until it stands again. `None` when the handle was dropped, or nothing but the user can help.
+    /// Retries until it is established. Returns `None` if the handle was dropped, or if only the user can help.
     async fn establish_again(&mut self) -> Option<Forwarding> {
         let mut failures = 0;
         loop {
@@ -156,20 +156,20 @@ impl Keeper {
     }
 }
 
-/// Clients of an address that the server listens on, as streams. Dropping it ends the listening; streams continue.
+/// Clients of an address that the server listens on, as streams. Dropping it stops listening; streams continue.
 pub struct RemoteListener {
     listening: Listening,
     clients: mpsc::Receiver<Offered>,
     connection: Connection,
-    /// Without it the connection would be closed as idle.
+    /// Keeps the connection from being closed as idle.
     _lease: Lease,
 }
 
-/// Clients that wait to be taken from a [`RemoteListener`]; those beyond are refused. As the backlog of `listen(2)` in
-/// sshd, SSH_LISTEN_BACKLOG.
+/// The most waiting clients of a [`RemoteListener`]; further ones are refused. Like sshd's backlog of `listen(2)`,
+/// SSH_LISTEN_BACKLOG.
 const BACKLOG: usize = 128;
 
-/// Has the server of `connection` listen.
+/// Makes the server of `connection` listen.
 ///
 /// # Errors
 /// The server refuses, or cannot be reached.
@@ -180,7 +180,7 @@ pub(crate) async fn listen(
 ) -> Result<RemoteListener, Error> {
     connection.ready().await?;
     let (queue, clients) = mpsc::channel(BACKLOG);
-    // An offer that finds no room is dropped, which refuses it.
+    // An offer that does not fit is dropped, which refuses it.
     let handler: Handler = Arc::new(move |offered| drop(queue.try_send(offered)));
     let listening = Request::new(listen)?.send(&connection, handler).await?;
     Ok(RemoteListener {
@@ -192,13 +192,13 @@ pub(crate) async fn listen(
 }
 
 impl RemoteListener {
-    /// Returns the address on which the server listens, with the host as it was requested. A port is the one in use,
-    /// also where 0 was asked for.
+    /// Returns the address that the server listens on, with the host as requested. The port is the one in use, even if
+    /// 0 was requested.
     pub fn listening(&self) -> &Listen {
         &self.listening.address
     }
 
-    /// The next client; `None` when the connection has ended. Nothing is lost when the wait for it is given up.
+    /// Returns the next client; `None` when the connection has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<IncomingConnection> {
         tokio::select! {
             biased;
@@ -207,12 +207,12 @@ impl RemoteListener {
         }
     }
 
-    /// Waits for the end of the connection, and with it of the listening.
+    /// Waits for the end of the connection, which ends the listening.
     pub async fn wait_for_end(&self) -> Error {
         self.connection.ended().await
     }
 
-    /// Ends the listening, and returns when the server has said so.
+    /// Stops listening, and returns when the server has confirmed.
     pub async fn close(self) {
         self.listening.cancel().await;
     }
@@ -232,12 +232,12 @@ pub struct IncomingConnection {
 }
 
 impl IncomingConnection {
-    /// Returns the origin of the connection, as `address:port` in the server's words; empty for a Unix socket.
+    /// Returns the connection's origin as the server reports it, as `address:port`; empty for a Unix socket.
     pub fn originator(&self) -> &str {
         self.offered.originator()
     }
 
-    /// Takes it.
+    /// Accepts it.
     pub fn accept(self) -> ChannelStream {
         self.offered.accept(None)
     }
@@ -251,11 +251,11 @@ impl std::fmt::Debug for IncomingConnection {
     }
 }
 
-/// The address on which the server is asked to listen.
+/// An address that the server is asked to listen on.
 #[derive(Debug, Clone)]
 enum Request {
-    /// `asked` as the user gave it, in `name`'s words for the server; `port` is what to ask for this time, `chosen`
-    /// whether 0 was asked for at first.
+    /// `asked` is the host as the user gave it, `name` as the server expects it. `port` is the port to request this
+    /// time, `chosen` whether 0 was requested first.
     Tcp {
         asked: Option<String>,
         name: String,
@@ -285,7 +285,7 @@ impl Request {
         }
     }
 
-    /// The type of the channels that the server opens for it.
+    /// Returns the type of the channels that the server opens for it.
     fn channel_type(&self) -> &'static str {
         match self {
             Self::Tcp { .. } => "forwarded-tcpip",
@@ -299,7 +299,7 @@ impl Request {
         }
     }
 
-    /// The port that the server had chosen may be somebody else's by now.
+    /// Accepts any port again if the server chose it: the old one may be taken by now.
     fn any_port_will_do(&mut self) {
         if let Self::Tcp {
             port, chosen: true, ..
@@ -309,7 +309,7 @@ impl Request {
         }
     }
 
-    /// Asks. What this begins it must finish: a server that listens for nobody would keep the port.
+    /// Sends the request. It must be completed once begun: otherwise the server would keep the port for nobody.
     async fn send(&self, connection: &Connection, handler: Handler) -> Result<Listening, Error> {
         let incoming = connection.incoming();
         let taken = |what: &str| Error::Busy(format!("connections to {what} are already forwarded"));
@@ -373,7 +373,7 @@ impl Request {
     }
 }
 
-/// An address in the server's words (channels.c, `channel_rfwd_bind_host`).
+/// Returns an address as the server expects it (channels.c, `channel_rfwd_bind_host`).
 fn server_name(host: Option<&str>) -> &str {
     match host {
         None => "localhost",
@@ -392,7 +392,7 @@ fn refusal(connection: &Connection, place: String) -> Error {
     }
 }
 
-/// An address on which the server listens for us. Dropping it ends that.
+/// An address on which the server listens for us. Dropping it stops that.
 struct Listening {
     incoming: Arc<Incoming>,
     key: ListenKey,
@@ -416,7 +416,7 @@ impl Listening {
         self
     }
 
-    /// Ends it, and waits for the server's word.
+    /// Stops listening, and waits for the server's answer.
     async fn cancel(mut self) {
         if let Some(request) = self.cancellation() {
             self.incoming.ends(&self.key);
@@ -424,7 +424,7 @@ impl Listening {
         }
     }
 
-    /// The request that ends it; only once.
+    /// Returns the request that stops it, once.
     fn cancellation(&mut self) -> Option<GlobalRequest> {
         let request = match &self.key {
             ListenKey::Tcp(address, port) => GlobalRequest::CancelTcpipForward {
@@ -440,7 +440,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Before anybody else may ask for the address: the server takes one after the other.
+        // Sent before another request for the address is possible: the server handles them in order.
         if let Some(request) = self.cancellation() {
             self.incoming.global_unanswered(request);
         }
@@ -448,7 +448,7 @@ impl Drop for Listening {
     }
 }
 
-/// The carrier of a forwarding's clients. No [`Host`]: the connection that has this would keep itself.
+/// Serves a forwarding's clients. It must not contain the [`Host`], which would keep its own connection alive.
 #[derive(Clone)]
 struct Carrier {
     config: Arc<HostConfig>,
@@ -464,7 +464,7 @@ impl Carrier {
         offered.accept(Idle::for_channel(&self.config, self.kind, &self.activity))
     }
 
-    /// Tells of a client before anything is done for it.
+    /// Reports a client to the witness before anything is done for it.
     async fn announce(&self, from: &str, target: &str) -> Result<Option<WhenOpened>, Error> {
         let Some(witness) = &self.witness else {
             return Ok(None);
@@ -484,7 +484,7 @@ fn handler(carrier: Carrier, shared: Arc<Shared>) -> Handler {
     })
 }
 
-/// One client, from the server's offer to its end. The offer is taken once the target is there.
+/// Serves one client, from the server's offer to its end. The offer is accepted once the target is connected.
 async fn carry(carrier: &Carrier, offered: Offered, shared: &Shared) {
     let host = &carrier.config;
     let from = offered.originator().to_owned();
@@ -526,7 +526,7 @@ async fn carry(carrier: &Carrier, offered: Offered, shared: &Shared) {
     }
 }
 
-/// A client of a remote dynamic forwarding says where it wants to go once its channel is open.
+/// Serves a client of a remote dynamic forwarding, which names its target once its channel is open.
 async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
     let host = &carrier.config;
     let from = offered.originator().to_owned();
@@ -559,7 +559,7 @@ async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
         }
     };
     let answer = connect.answer(refusal.unwrap_or(Reply::Granted));
-    // One who is gone already shows so below.
+    // If the client is gone, this shows below.
     let _ = channel.write_all(&answer).await;
     match connected {
         Ok(local) => {
@@ -582,7 +582,7 @@ async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
     }
 }
 
-/// PermitRemoteOpen, compared as OpenSSH does: to the letter, `*` for any host or port.
+/// Applies PermitRemoteOpen, compared literally as in OpenSSH, with `*` for any host or port.
 fn permits(permitted: &PermitRemoteOpen, host: &str, port: u16) -> bool {
     match permitted {
         PermitRemoteOpen::Any => true,

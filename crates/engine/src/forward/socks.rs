@@ -1,12 +1,12 @@
-//! The server's side of SOCKS, as bytes in and bytes out: SOCKS 4, 4a, and 5 without authentication (RFC 1928). Of
-//! the commands only CONNECT, as in OpenSSH (channels.c, `channel_decode_socks4` and `channel_decode_socks5`).
+//! The server's side of SOCKS, without I/O: SOCKS 4, 4a, and 5 without authentication (RFC 1928). The only command is
+//! CONNECT, as in OpenSSH (channels.c, `channel_decode_socks4` and `channel_decode_socks5`).
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The most that a dialogue may leave unread: more than any greeting or request that is still incomplete.
+/// The most bytes that a dialogue leaves unread: more than any incomplete greeting or request.
 ///
-/// The longest are a SOCKS 4a request (8 bytes, a user and a name of up to 255 with their ends) and a SOCKS 5
-/// request for a name (262 bytes).
+/// The longest are a SOCKS 4a request (8 bytes, a user and a name of up to 255 with their ends) and a SOCKS 5 request
+/// for a name (262 bytes).
 pub(crate) const MAX_PENDING: usize = 8 + 256 + 256;
 
 /// The longest user name or host name.
@@ -19,12 +19,12 @@ pub(crate) struct Dialogue {
     greeted: bool,
 }
 
-/// The state of a dialogue.
+/// The next step of a dialogue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Send this, and read on.
     Answer(Bytes),
-    /// The client's target. What is left of the input belongs to that connection.
+    /// The client's target. The rest of the input belongs to that connection.
     Connect(Connect),
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Version {
     V5,
 }
 
-/// The answer to a request: SOCKS 5's words, of which SOCKS 4 knows two.
+/// The answer to a request, in SOCKS 5's terms, of which SOCKS 4 knows two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
     Granted,
@@ -53,10 +53,10 @@ pub(crate) enum Reply {
 }
 
 impl Dialogue {
-    /// Takes as much off `input` as makes sense by itself; `None` if that is nothing yet.
+    /// Consumes one complete message from `input`; returns `None` if there is none yet.
     ///
     /// # Errors
-    /// When the client cannot be served; [`SocksError::answer`] is what to tell it.
+    /// The client cannot be served; [`SocksError::answer`] is the reply to it.
     pub(crate) fn handle(&mut self, input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
         match input.first() {
             None => Ok(None),
@@ -67,7 +67,7 @@ impl Dialogue {
         }
     }
 
-    /// RFC 1928 section 3: the version, a count, and as many methods.
+    /// Handles the greeting of RFC 1928 section 3: the version, a count, and as many methods.
     fn handle_greeting(&mut self, input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
         const NO_AUTHENTICATION: u8 = 0;
         let Some(&count) = input.get(1) else {
@@ -87,8 +87,8 @@ impl Dialogue {
 
 const CONNECT: u8 = 1;
 
-/// SOCKS 4: version, command, port, address, and the user's name up to a zero. 4a: where the address is 0.0.0.x, and x
-/// not 0, a host name follows in the same way.
+/// Handles SOCKS 4: version, command, port, address, and the user's name up to a zero. In 4a, if the address is 0.0.0.x
+/// with x not 0, a host name follows in the same form.
 fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     let Some(head) = input.first_chunk::<8>() else {
         return Ok(None);
@@ -119,10 +119,10 @@ fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     })))
 }
 
-/// The bytes in front of a zero, and those behind it.
+/// The bytes before a zero, and those after it.
 type Split<'a> = (&'a [u8], &'a [u8]);
 
-/// The bytes in front of the first zero, and those behind it; `None` if it has not come yet.
+/// Splits at the first zero; returns `None` if it has not arrived yet.
 fn split_at_zero(input: &[u8]) -> Result<Option<Split<'_>>, SocksError> {
     match input.iter().take(MAX_NAME + 1).position(|byte| *byte == 0) {
         Some(end) => Ok(Some((&input[..end], &input[end + 1..]))),
@@ -131,7 +131,7 @@ fn split_at_zero(input: &[u8]) -> Result<Option<Split<'_>>, SocksError> {
     }
 }
 
-/// RFC 1928 section 4: version, command, a zero, the address's type, the address, the port.
+/// Handles RFC 1928 section 4: version, command, a zero, the address's type, the address, the port.
 fn handle_v5(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     let Some(&[_, command, _, kind]) = input.first_chunk::<4>() else {
         return Ok(None);
@@ -174,7 +174,7 @@ fn handle_v5(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     })))
 }
 
-/// A host name goes into a log and to the server: text without control characters.
+/// Checks a host name for the log and the server: text without control characters.
 fn name(version: Version, bytes: &[u8]) -> Result<String, SocksError> {
     match str::from_utf8(bytes) {
         Ok(name) if !name.is_empty() && !name.contains(char::is_control) => Ok(name.to_owned()),
@@ -183,7 +183,7 @@ fn name(version: Version, bytes: &[u8]) -> Result<String, SocksError> {
 }
 
 impl Connect {
-    /// The message that tells the client.
+    /// Returns the message for the client.
     pub(crate) fn answer(&self, reply: Reply) -> Bytes {
         answer(
             self.version,
@@ -199,7 +199,7 @@ impl Connect {
     }
 }
 
-/// The bound address is the far side's, and not known here: zeros, as OpenSSH sends.
+/// Encodes an answer. The bound address is the far side's and unknown here: zeros, as OpenSSH sends.
 fn answer(version: Version, code: u8) -> Bytes {
     match version {
         Version::V4 => Bytes::copy_from_slice(&[0, code, 0, 0, 0, 0, 0, 0]),
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// All that a dialogue says to `input`, when it comes in pieces that end at `cuts`.
+    /// Returns a dialogue's turns for `input` in pieces that end at `cuts`.
     fn play(input: &[u8], cuts: &[usize]) -> (Vec<Turn>, Option<SocksError>, Vec<u8>) {
         let (mut dialogue, mut pending, mut turns) = (Dialogue::default(), BytesMut::new(), Vec::new());
         let mut at = 0;

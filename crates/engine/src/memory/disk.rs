@@ -1,4 +1,4 @@
-//! The file of host memory: read where it is asked for, written by a thread of its own.
+//! The file of host memory: read on demand, written by its own thread.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -17,16 +17,16 @@ use super::facts::{HostFacts, HostId, MOST_HOSTS, lock};
 use super::lesson::Lessons;
 use super::moment::{milliseconds, moment};
 
-/// The file, a connection to read it and the thread that writes it.
+/// The file, a connection to read it, and the thread that writes it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// Guards the reading connection, which only fills gaps in `Memory::known`.
+    /// The reading connection, which only fills gaps in `Memory::known`.
     reader: Mutex<Connection>,
     pub(super) queue: Arc<WriteQueue>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// Why there is no file.
+/// The reason why there is no file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
     #[error("cannot prepare {0}: {1}")]
@@ -39,12 +39,12 @@ pub(super) enum DiskError {
     Thread(io::Error),
 }
 
-/// The process that opened the first file; 0 for none so far.
+/// The process that opened the first file; 0 if none has yet.
 static OPENED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Whether SQLite can be used in this process: not in a child that `fork` made of one that used it. It keeps locks of its
-/// own, which a thread that the child has not may have held for good, and the list of those that it has on the file, which
-/// the child has not (sqlite.org/howtocorrupt.html, section 2.6).
+/// Returns whether this process can use SQLite. A forked child of a process that used it cannot: a lock of SQLite may
+/// be held by a thread that the child lacks, and SQLite's list of its file locks, which the child does not have either,
+/// is wrong (sqlite.org/howtocorrupt.html, section 2.6).
 pub(super) fn is_usable_here() -> bool {
     let here = std::process::id();
     let first = OPENED_BY.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl Drop for Disk {
     }
 }
 
-/// Changes on their way to the disk: at most one for each host, so that it is bounded by the hosts in use.
+/// Changes to write to the disk: at most one per host, so that the queue is bounded by the hosts in use.
 #[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     state: Mutex<WriteState>,
@@ -173,7 +173,7 @@ impl WriteQueue {
         }
     }
 
-    /// The writing thread: one transaction for whatever has gathered, until the queue closes empty.
+    /// Runs the writing thread: one transaction for all gathered changes, until the queue closes empty.
     fn write_to(&self, mut connection: Connection, file: &Path) {
         let mut refused = 0;
         loop {
@@ -192,7 +192,7 @@ impl WriteQueue {
             match write(&mut connection, &batch) {
                 Ok(()) => refused = 0,
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    // Others held the file for the whole timeout.
+                    // Other processes held the file for the whole timeout.
                     refused += 1;
                     let mut state = self.lock();
                     if refused < PATIENCE && !state.closing {
@@ -200,7 +200,7 @@ impl WriteQueue {
                             state.pending.entry(host).or_insert(facts);
                         }
                     } else {
-                        // The facts stay known here.
+                        // The facts stay known in this process.
                         refused = 0;
                         tracing::debug!(
                             "host memory: {} stayed locked; an update was not kept",
@@ -214,7 +214,7 @@ impl WriteQueue {
                         file.display()
                     );
                     if is_corrupt(&error) {
-                        // The next process begins anew instead of failing the same way.
+                        // The next process starts afresh instead of failing the same way.
                         let _ = set_aside(file);
                     }
                     let mut state = self.lock();
@@ -232,7 +232,7 @@ pub(super) const FILE_NAME: &str = "hosts.sqlite3";
 
 /// How long a process waits for another's transaction; each takes milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeouts in a row before an update is given up. A process that ends waits for one only.
+/// How many timeouts in a row give up an update. A process that is ending waits for one only.
 const PATIENCE: u32 = 6;
 
 /// The schema's history: entry `n` takes a file from `user_version` `n` to `n + 1`.
@@ -265,7 +265,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
 
 /// Opens the file for writing, brings its schema up to date and prunes it.
 fn connect(directory: &Path, file: &Path) -> Result<Connection, DiskError> {
-    // Made before SQLite does, which would follow the umask; its -wal and -shm copy the mode of the file.
+    // Created before SQLite does, which would follow the umask; its -wal and -shm copy the mode of the file.
     let created = OpenOptions::new()
         .create(true)
         .append(true)
@@ -277,13 +277,13 @@ fn connect(directory: &Path, file: &Path) -> Result<Connection, DiskError> {
     let sqlite = |error| DiskError::Sqlite(file.into(), error);
     let mut connection = Connection::open(file).map_err(sqlite)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
-    // WAL needs shared memory, which no network file system gives (sqlite.org/wal.html, "Disadvantages").
+    // WAL needs shared memory, which network file systems lack (sqlite.org/wal.html, "Disadvantages").
     let journal = if is_on_network(directory) {
         "TRUNCATE"
     } else {
         "WAL"
     };
-    // Two that change it at the same time both have read: SQLite refuses one of them at once, whatever its timeout is.
+    // If two processes that have read it change it at once, SQLite refuses one immediately, whatever the timeout.
     let begun = Instant::now();
     while let Err(error) = connection.pragma_update(None, "journal_mode", journal) {
         let is_busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
@@ -380,7 +380,7 @@ fn is_corrupt(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Renames a damaged file and removes SQLite's files beside it, which a new database would take for its own.
+/// Renames a damaged file and removes SQLite's files beside it, which a new database would adopt.
 fn set_aside(file: &Path) -> io::Result<PathBuf> {
     let beside = |suffix: &str| {
         let mut name = file.as_os_str().to_owned();
@@ -398,7 +398,7 @@ fn set_aside(file: &Path) -> io::Result<PathBuf> {
 /// Returns whether the directory's file system is, or may be, served by another machine.
 #[cfg(target_os = "linux")]
 fn is_on_network(directory: &Path) -> bool {
-    /// The magic numbers of statfs(2). FUSE is among them because sshfs and its like hide behind it.
+    /// The magic numbers of statfs(2). FUSE is included because sshfs and similar systems use it.
     const NETWORK: &[u32] = &[
         0x6969,      // NFS
         0x517b,      // SMB
@@ -422,7 +422,7 @@ fn is_on_network(directory: &Path) -> bool {
     rustix::fs::statfs(directory).map_or(true, |about| NETWORK.contains(&(about.f_type as u32)))
 }
 
-/// Elsewhere the type is not known by number; the rollback journal works on every file system.
+/// Returns true: other systems do not number the types, and the rollback journal works on every file system.
 #[cfg(not(target_os = "linux"))]
 fn is_on_network(_directory: &Path) -> bool {
     true

@@ -1,4 +1,4 @@
-//! Facts about one host, as they are remembered.
+//! The remembered facts about one host.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use super::lesson::Lessons;
 use crate::config::HostConfig;
 
-/// One account on one server: what the facts are about.
+/// One account on one server: the subject of the facts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId {
     /// The resolved host name, not the alias.
@@ -21,13 +21,13 @@ pub struct HostId {
 }
 
 impl HostId {
-    /// The account that a host's configuration means.
+    /// Returns the account that a host's configuration names.
     #[must_use]
     pub fn of(host: &HostConfig) -> Self {
         Self::new(&host.hostname, host.port, &host.user)
     }
 
-    /// The account `user` on the server at `hostname` and `port`.
+    /// Returns the account `user` on the server at `hostname` and `port`.
     #[must_use]
     pub fn new(hostname: &str, port: u16, user: &str) -> Self {
         Self {
@@ -38,29 +38,29 @@ impl HostId {
     }
 }
 
-/// The facts that are remembered about one host. Text that came from the peer is cut to [`LONGEST_TEXT`] bytes.
+/// The remembered facts about one host. Text from the peer is cut to [`LONGEST_TEXT`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
     /// The server's identification line, without its line end (RFC 4253 section 4.2).
     pub banner: Option<String>,
-    /// The key exchange method that the server listed first: the one a right guess needs (RFC 4253 section 7).
+    /// The key exchange method that the server listed first, which a right guess has to name (RFC 4253 section 7).
     pub kex_first: Option<String>,
     /// The host key algorithm that the server listed first.
     pub host_key_first: Option<String>,
-    /// How the server was seen to differ from others.
+    /// The ways in which the server differs from others.
     pub lessons: Lessons,
     /// SHA-256 of the public key blob that authenticated last.
     pub key: Option<[u8; 32]>,
     /// The last measured round trip, kept to the microsecond.
     pub rtt: Option<Duration>,
-    /// The findings of tuning for this path, as JSON.
+    /// The results of tuning for this path, as JSON.
     pub tuning: Option<String>,
     /// When the facts were last updated, kept to the millisecond.
     pub last_used: SystemTime,
 }
 
 impl HostFacts {
-    /// The key that authenticated last, as `ssh-keygen -l` and `ssh-add -l` name it.
+    /// Returns the fingerprint of the key that authenticated last, as `ssh-keygen -l` and `ssh-add -l` show it.
     #[must_use]
     pub fn key_fingerprint(&self) -> Option<String> {
         self.key
@@ -84,7 +84,7 @@ impl Default for HostFacts {
 }
 
 impl HostFacts {
-    /// The facts to believe at `now`: a lesson of long ago is not.
+    /// Returns the facts that are still believed at `now`: old lessons are dropped.
     pub(super) fn believed_at(mut self, now: SystemTime) -> Self {
         self.lessons.expire(now);
         self
@@ -100,18 +100,18 @@ impl HostFacts {
                 .find(|&at| text.is_char_boundary(at));
             text.truncate(end.unwrap_or(0));
         }
-        // Half a JSON document is worth nothing.
+        // A truncated JSON document is useless.
         self.tuning.take_if(|json| json.len() > LONGEST_TEXT);
     }
 }
 
-/// The longest text kept in one fact, in bytes. A banner has at most 255 and tuning results a few hundred.
+/// The longest text kept in one fact, in bytes. A banner has at most 255, tuning results a few hundred.
 pub const LONGEST_TEXT: usize = 16 * 1024;
 
-/// The most hosts kept on disk; those used longest ago go first.
+/// The most hosts kept on disk; those used longest ago are removed first.
 pub const MOST_HOSTS: u32 = 50_000;
 
-/// A panic under one of these locks leaves plain data that is still whole, so poisoning is passed over.
+/// Locks a mutex, ignoring poisoning: a panic under one of these locks leaves consistent plain data.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

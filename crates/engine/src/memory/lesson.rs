@@ -1,62 +1,62 @@
-//! [`Lesson`]: one way in which a server is not what its identification suggests, learnt by proof.
+//! [`Lesson`]: one way in which a server differs from what its identification suggests, learned by trial.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::moment::{milliseconds, moment};
 
-/// Something that a server was seen to do. A server is what it does, not what it calls itself: what it takes ahead of
-/// time, what it refuses and in what order it works is found out once, and remembered for a week.
+/// An observed behaviour of a server. Behaviour counts, not the server's name: what it accepts ahead of time, what it
+/// refuses, and in what order it works is tried once and remembered for a week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lesson {
     /// It dropped a connection on which our KEXINIT came before its identification.
     NoEarlyKexinit,
-    /// It did not take authentication and the first channel in one flight.
+    /// It did not accept authentication and the first channel in one flight.
     NoPipelining,
-    /// It is OpenSSH's sshd: it announces what only sshd does, or has run a command that left with the log-in. Taken back
-    /// by [`Self::NoPipelining`].
+    /// It is OpenSSH's sshd: it announces what only sshd does, or has run a command that was sent with the log-in.
+    /// Taken back by [`Self::NoPipelining`].
     Sshd,
-    /// It took an authentication request behind the service request. Taken back by [`Self::NoPipelining`].
+    /// It accepted an authentication request after the service request. Taken back by [`Self::NoPipelining`].
     EarlyLogIn,
-    /// It opened a session that was asked for with the log-in.
+    /// It opened a session that was requested with the log-in.
     EarlySession,
-    /// It did not.
+    /// It refused a session that was requested with the log-in.
     NoEarlySession,
-    /// Several sessions have run on one connection, beside or after each other.
+    /// Several sessions have run on one connection, at once or in sequence.
     SeveralSessions,
-    /// It has one session for each connection, and none after it.
+    /// It allows one session per connection, and none after it.
     OneSession,
-    /// A session opened ahead was there for a command: 1 where it outlived another, 2 where one has run in it.
+    /// A session opened ahead was ready for a command: 1 if it outlived another, 2 if a command has run in it.
     Spares,
-    /// A session opened ahead was refused, ended by itself, or took no command.
+    /// A session opened ahead was refused, ended by itself, or accepted no command.
     NoSpares,
-    /// It has only algorithms that the engine does not have.
+    /// It has only algorithms that the engine lacks.
     OnlyOtherAlgorithms,
-    /// So many sessions at once are known to fit on a connection (sshd's MaxSessions).
+    /// The number of simultaneous sessions that fit on a connection (sshd's MaxSessions).
     MaxSessions,
-    /// OpenSSH's sftp-server has answered there: its limits are asked for before its version has come.
+    /// OpenSSH's sftp-server has answered: its limits are requested before its version has arrived.
     SftpServer,
-    /// Another server of files has.
+    /// Another SFTP server has answered.
     OtherSftpServer,
     /// It gave several open files one handle: they are opened one at a time.
     SharedHandles,
-    /// Its SYMLINK takes the link's own path first, as the draft has it, and not the target as OpenSSH does.
+    /// Its SYMLINK takes the link's own path first, as in the draft.
     SymlinkLinkFirst,
-    /// The other way round, as OpenSSH has it.
+    /// Its SYMLINK takes the target first, as OpenSSH's.
     SymlinkTargetFirst,
-    /// It refused to open more than so many files at once.
+    /// The most files that it opened at once.
     MaxOpenFiles,
-    /// A tunnel through it takes so many bytes in a round trip.
+    /// The bytes that a tunnel through it takes in a round trip.
     TunnelWindow,
-    /// It took a request with so many bytes of text.
+    /// The length of the longest text in a request that it accepted.
     TextTaken,
-    /// It ended the connection when it was sent a request with so many bytes of text.
+    /// The length of a request's text at which it ended the connection.
     TextRefused,
 }
 
 impl Lesson {
-    /// Every lesson, with its name in the file and what `trunkline explain` says of it; `{}` stands for its number.
+    /// Every lesson, with its name in the file and its description in `trunkline explain`; `{}` stands for its number.
     const ALL: &[(Self, &str, &str)] = &[
         (
             Self::NoEarlyKexinit,
@@ -149,7 +149,7 @@ impl Lesson {
         ),
     ];
 
-    /// The lessons that are wrong where this one is right.
+    /// Returns the lessons that this one disproves.
     pub(crate) fn takes_back(self) -> &'static [Self] {
         match self {
             Self::NoPipelining => &[Self::Sshd, Self::EarlyLogIn, Self::EarlySession],
@@ -186,14 +186,14 @@ impl Lesson {
     }
 }
 
-/// The time that a lesson is believed: a server's configuration may change, and finding out costs little.
+/// How long a lesson is believed: a server's configuration may change, and another trial costs little.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The lessons about one server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lessons(BTreeMap<Lesson, Learnt>);
 
-/// A lesson's number, 1 where it has none, and when it was last seen to hold, kept to the millisecond.
+/// A lesson's number, 1 if it has none, and when it was last seen to hold, kept to the millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Learnt {
     number: u32,
@@ -201,41 +201,40 @@ struct Learnt {
 }
 
 impl Lessons {
-    /// Remembers what the server did just now; a `number` where the lesson has one, 1 otherwise.
+    /// Remembers a lesson from now on, with its `number`, or 1 if it has none.
     pub fn learn(&mut self, lesson: Lesson, number: u32) {
         let at = moment(milliseconds(SystemTime::now()));
         self.0.insert(lesson, Learnt { number, at });
     }
 
-    /// Forgets what no longer holds.
+    /// Forgets a lesson.
     pub fn unlearn(&mut self, lesson: Lesson) {
         self.0.remove(&lesson);
     }
 
-    /// Returns whether a lesson was learnt.
     #[must_use]
     pub fn has(&self, lesson: Lesson) -> bool {
         self.0.contains_key(&lesson)
     }
 
-    /// The number of a lesson, where it was learnt.
+    /// Returns the number of a learned lesson.
     #[must_use]
     pub fn number(&self, lesson: Lesson) -> Option<u32> {
         self.0.get(&lesson).map(|learnt| learnt.number)
     }
 
-    /// All of them, with their numbers.
+    /// Returns all lessons with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Lesson, u32)> {
         self.0.iter().map(|(lesson, learnt)| (*lesson, learnt.number))
     }
 
-    /// Drops what was learnt too long before `now`.
+    /// Drops lessons that are too old at `now`.
     pub(super) fn expire(&mut self, now: SystemTime) {
         self.0
             .retain(|_, learnt| now.duration_since(learnt.at).is_ok_and(|age| age <= KEPT));
     }
 
-    /// As one column of the file has it: `name number milliseconds` for each, apart by line feeds.
+    /// Returns the file's column: `name number milliseconds` for each lesson, separated by line feeds.
     pub(super) fn encode(&self) -> String {
         let rows = self.0.iter().map(|(lesson, learnt)| {
             format!("{} {} {}", lesson.name(), learnt.number, milliseconds(learnt.at))
@@ -243,7 +242,7 @@ impl Lessons {
         rows.collect::<Vec<_>>().join("\n")
     }
 
-    /// Reads [`encode`](Self::encode)'s text; passes over what this version does not know.
+    /// Parses [`encode`](Self::encode)'s text; skips lessons that this version does not know.
     pub(super) fn decode(text: &str) -> Self {
         let read = |line: &str| {
             let mut words = line.split(' ');

@@ -1,4 +1,4 @@
-//! Moments as the file of host memory has them.
+//! Times as stored in the file of host memory.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The results of tuning for a host, remembered, and applied to the connections and copies that move data.
+//! The remembered results of tuning for a host, applied to the connections and copies that move data.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ pub use trunkline_request::tuning::{Choice, Rates};
 use crate::config::{HostConfig, Request};
 use crate::memory::{HostFacts, HostId, Memory};
 
-/// Sessions at once at most.
+/// The most sessions at once.
 pub(crate) const MOST_STREAMS: usize = 16;
 
-/// The smallest request that a choice may ask for: below this, heads outweigh data.
+/// The smallest request size of a choice: below this, headers outweigh data.
 pub(crate) const SMALLEST_REQUEST: u32 = 1024;
 
-/// Returns the choice that host memory holds for a host.
+/// Returns the remembered choice for a host.
 pub fn recall(memory: &Memory, config: &HostConfig) -> Option<Choice> {
     from_facts(&memory.facts(&HostId::of(config))?)
 }
 
-/// Returns the choice among the facts about a host.
+/// Returns the choice in the facts about a host.
 pub fn from_facts(facts: &HostFacts) -> Option<Choice> {
     let choice: Choice = serde_json::from_str(facts.tuning.as_ref()?)
         .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
@@ -32,15 +32,15 @@ pub fn from_facts(facts: &HostFacts) -> Option<Choice> {
     })
 }
 
-/// Has host memory hold a choice, or none, in place of what it held.
+/// Replaces the remembered choice, or removes it.
 pub fn remember(choice: Option<&Choice>, memory: &Memory, config: &HostConfig) {
     let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
     memory.update(&HostId::of(config), |facts| facts.tuning = json);
 }
 
-/// The configuration for connections that move data. A cipher is only taken if ssh_config allows it, and what the
-/// caller's own options set stays. Where nothing differs, neither does the result, so that the connections that are
-/// there are used.
+/// Returns the configuration for connections that move data. A cipher is only used if ssh_config allows it, and the
+/// caller's own options are kept. If nothing differs, returns the same configuration, so that existing connections are
+/// used.
 pub(crate) fn apply(choice: &Choice, config: Arc<HostConfig>, request: &Request) -> Arc<HostConfig> {
     let mut tuned = (*config).clone();
     if choice.cipher != choice.usual_cipher

@@ -1,4 +1,4 @@
-//! Masters that the user's ssh has made: sockets that a ControlPath of ssh_config can name.
+//! The masters of the user's ssh: sockets that a ControlPath of ssh_config can name.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt as _;
@@ -9,13 +9,13 @@ use regex::Regex;
 use super::Master;
 use crate::config::{ConfigError, World, control_paths};
 
-/// The sockets that ControlPath directives can name, in the order of the files, each once.
+/// Returns the sockets that ControlPath directives can name, in the order of the files, each once.
 ///
-/// `config_file` is what `-F` would name; `None` reads the user's and the system's file. Tokens may stand for anything,
-/// so that what is found may be something else than a master; [`Master::state`] tells.
+/// `config_file` is the argument of `-F`; `None` reads the user's and the system's file. Tokens match anything, so that
+/// a result may not be a master; [`Master::state`] tells.
 ///
 /// # Errors
-/// [`ConfigError::NoAccount`] where the local user has no entry in the password database.
+/// [`ConfigError::NoAccount`] if the local user is not in the password database.
 pub fn find_masters(world: &World, config_file: Option<&OsStr>) -> Result<Vec<Master>, ConfigError> {
     let mut masters: Vec<Master> = Vec::new();
     for path in control_paths(world, config_file)? {
@@ -49,7 +49,7 @@ impl Template {
                         has_host |= names_host;
                         expression.push_str(match token {
                             _ if names_host => "(?<host>[^/]+)",
-                            // Only what cannot swallow the host's name: `%r@%h:%p`.
+                            // These must not match the host's name: `%r@%h:%p`.
                             Some('p' | 'i') => "[0-9]+",
                             Some('C') => "[0-9a-f]+",
                             _ => "[^/]*?",

@@ -1,4 +1,4 @@
-//! The facts of /proc about a master's process.
+//! Facts from /proc about a master's process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +16,7 @@ pub(super) fn peer(pid: u32) -> Option<String> {
         })
         .collect();
     ["tcp", "tcp6"].into_iter().find_map(|table| {
-        // The process's own table: it may live in another network namespace.
+        // The process's own table: it may be in another network namespace.
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
         table.lines().skip(1).find_map(|line| peer_in(line, &inodes))
     })
@@ -36,7 +36,7 @@ fn peer_in(line: &str, inodes: &[String]) -> Option<String> {
     Some(SocketAddr::new(address_of(address)?, port).to_string())
 }
 
-/// An address as the kernel prints it: 32-bit words in the machine's own order.
+/// Parses an address as the kernel prints it: 32-bit words in the machine's own order.
 fn address_of(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         u32::from_str_radix(hex.get(at..at + 8)?, 16)
@@ -55,8 +55,8 @@ fn address_of(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// How many clients are connected to a listening socket: the kernel lists the listener's end of each under the name that
-/// was bound. ssh binds a name with a dot and 16 characters behind it and links it to the real one (mux.c,
+/// Counts the clients connected to a listening socket: the kernel lists the listener's end of each under the bound
+/// name. ssh binds a name with a dot and 16 characters appended and links it to the real one (mux.c,
 /// `muxserver_listen`).
 pub(super) fn clients(path: &Path) -> Option<usize> {
     let table = std::fs::read("/proc/net/unix").ok()?;

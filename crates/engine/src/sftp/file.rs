@@ -18,12 +18,12 @@ use crate::error::{Error, Invalid};
 
 /// An open file.
 ///
-/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) may be called at once by many. As a stream it reads
-/// ahead (more as long as all of it is wanted, to 16 MiB) and writes behind (8 MiB): a write's failure is told by a later
-/// write, or by [`flush`](tokio::io::AsyncWriteExt::flush), which waits for all of them. The stream's place is its
-/// own; offsets given to `read_at` and `write_at` do not move it.
+/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) may be called concurrently. As a stream it reads ahead
+/// (more while everything is consumed, up to 16 MiB) and writes behind (8 MiB). A write's failure is reported by a
+/// later write, or by [`flush`](tokio::io::AsyncWriteExt::flush), which waits for all of them. The stream has its own
+/// position, independent of `read_at` and `write_at`.
 ///
-/// Dropping it closes the file without asking how that went, and forgets what was not flushed: after writing use
+/// Dropping it closes the file without checking the result, and discards unflushed data: after writing use
 /// [`Self::close`] or [`shutdown`](tokio::io::AsyncWriteExt::shutdown).
 pub struct File {
     sftp: Sftp,
@@ -38,22 +38,22 @@ pub struct File {
     closing: Option<Call>,
 }
 
-/// The stream's read-ahead: pieces in a row from `position` on.
+/// The stream's read-ahead: consecutive pieces from `position` on.
 struct Reading {
     current: VecDeque<Bytes>,
     ahead: VecDeque<(u64, Call)>,
-    /// The beginning of the next piece.
+    /// The offset of the next piece.
     next: u64,
     depth: usize,
     size: Size,
 }
 
-/// The server's statement about the file's size: a hint for reading ahead, and a minimum for the end of reading.
+/// The file's size as reported by the server: a hint for reading ahead, and a minimum for the end of reading.
 enum Size {
     Unasked,
     Requested(Call),
     Told(u64),
-    /// Reading has ended before the size that was told, and it is asked for again.
+    /// Reading ended before the reported size, and the size is requested again.
     Doubted(Call, u64),
     Untold,
 }
@@ -61,19 +61,19 @@ enum Size {
 /// The stream's write-behind.
 struct Writing {
     buffer: BytesMut,
-    /// The place of the buffer's bytes.
+    /// The offset of the buffer's bytes.
     offset: u64,
     flight: VecDeque<(usize, Call)>,
     in_flight: usize,
 }
 
-/// Read ahead at most, in bytes: 160 MB/s at 100 ms.
+/// The most bytes read ahead: 160 MB/s at 100 ms.
 const MOST_AHEAD: usize = 16 * 1024 * 1024;
-/// Written behind at most: four times what sshd's window lets a channel have under way.
+/// The most bytes written behind: four times what sshd's window allows a channel.
 const MOST_BEHIND: usize = 8 * 1024 * 1024;
-/// Pieces asked for at first.
+/// The initial number of requested pieces.
 const FIRST_DEPTH: usize = 2;
-/// Pieces asked for at most before the size is known: most files end within them (1 MiB of sshd's).
+/// The most pieces requested before the size is known: most files end within them (1 MiB of sshd's).
 const SIZELESS_DEPTH: usize = 4;
 
 impl File {
@@ -102,12 +102,12 @@ impl File {
         }
     }
 
-    /// Returns whether its session has ended, and with it the handle.
+    /// Returns whether its session has ended, and the handle with it.
     pub(crate) fn is_lost(&self) -> bool {
         self.sftp.link().ended().is_some()
     }
 
-    /// Up to `length` bytes from an offset on; fewer only where the file ends.
+    /// Reads up to `length` bytes from an offset; fewer only at the end of the file.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Error> {
         let piece = self.limits.max_read as usize;
         let pieces = (0..length).step_by(piece.max(1)).map(|start| {
@@ -147,7 +147,7 @@ impl File {
         })
     }
 
-    /// Writes all of `data` at an offset, and waits until the server has taken it.
+    /// Writes all of `data` at an offset, and waits for the server's confirmation.
     pub async fn write_at(&self, offset: u64, mut data: Bytes) -> Result<(), Error> {
         let most = self.limits.max_write as usize;
         let mut flight = VecDeque::new();
@@ -169,12 +169,12 @@ impl File {
         Ok(())
     }
 
-    /// The stream's next bytes, at most so many, as they came; none at the end. Cancel-safe.
+    /// Returns the stream's next bytes, at most `most`, as they arrived; none at the end. Cancel-safe.
     pub async fn chunk(&mut self, most: usize) -> Result<Bytes, Error> {
         poll_fn(|cx| self.poll_chunk(cx, most)).await
     }
 
-    /// Everything from the stream's place on, in the pieces in which it came, whatever the server says of the file's size.
+    /// Reads everything from the stream's position on, in pieces as they arrived, whatever size the server reported.
     pub async fn read_rest(&mut self) -> Result<Vec<Bytes>, Error> {
         self.ask_size()?;
         self.reading.depth = self.most_depth();
@@ -188,7 +188,7 @@ impl File {
         }
     }
 
-    /// Its attributes.
+    /// Returns its attributes.
     pub async fn stat(&self) -> Result<FileAttributes, Error> {
         let handle = self.handle()?;
         match self.call("looking at", Request::Fstat { handle }).await? {
@@ -197,7 +197,7 @@ impl File {
         }
     }
 
-    /// Sets attributes.
+    /// Sets its attributes.
     pub async fn setstat(&self, attributes: FileAttributes) -> Result<(), Error> {
         let handle = self.handle()?;
         self.call(
@@ -208,13 +208,13 @@ impl File {
         .map(drop)
     }
 
-    /// Has the server write the file to its disk (fsync@openssh.com). Flush the stream before.
+    /// Makes the server write the file to its disk (fsync@openssh.com). Flush the stream first.
     pub async fn sync(&self) -> Result<(), Error> {
         let handle = self.handle()?;
         self.call("syncing", Request::Fsync { handle }).await.map(drop)
     }
 
-    /// The state of the file system that it is on (fstatvfs@openssh.com).
+    /// Returns the state of its file system (fstatvfs@openssh.com).
     pub async fn statvfs(&self) -> Result<StatVfs, Error> {
         let handle = self.handle()?;
         let doing = "looking at the file system of";
@@ -224,8 +224,8 @@ impl File {
         }
     }
 
-    /// Has the server copy bytes into another open file of the same session (copy-data). A `length` of 0 means all up to the
-    /// end. Flush both streams before.
+    /// Makes the server copy bytes into another open file of the same session (copy-data). A `length` of 0 copies up to
+    /// the end. Flush both streams first.
     pub async fn copy_data(&self, offset: u64, length: u64, to: &Self, to_offset: u64) -> Result<(), Error> {
         let request = Request::CopyData {
             from: self.handle()?,
@@ -237,7 +237,7 @@ impl File {
         self.call("copying", request).await.map(drop)
     }
 
-    /// Flushes the stream and closes the file; the server's last word on whether all was written.
+    /// Flushes the stream and closes the file. Success is the server's final confirmation that everything was written.
     pub async fn close(mut self) -> Result<(), Error> {
         self.send_buffer()?;
         for (_, call) in std::mem::take(&mut self.writing.flight) {
@@ -249,8 +249,8 @@ impl File {
         self.call("closing", Request::Close { handle }).await.map(drop)
     }
 
-    /// Flushes the stream and closes the file, which is to have so many bytes by now: a server may acknowledge what it does
-    /// not keep.
+    /// Flushes the stream, closes the file, and checks that it has `length` bytes: a server may acknowledge data that
+    /// it does not keep.
     pub async fn close_at(mut self, length: u64) -> Result<(), Error> {
         self.send_buffer()?;
         for (_, call) in std::mem::take(&mut self.writing.flight) {
@@ -263,7 +263,7 @@ impl File {
             handle: handle.clone(),
         };
         let mut measuring = self.call("looking at", fstat);
-        // Together where the server keeps their order.
+        // Both are sent together if the server keeps their order.
         let mut measured = None;
         if !self.sftp.link().is_sftp_server() {
             measured = Some((&mut measuring).await);
@@ -283,7 +283,7 @@ impl File {
         }
     }
 
-    /// Fails if the file ends at `offset`, which reading it has shown, before the size that it was said to have.
+    /// Checks the file's size if reading ended at `offset`, before the `told` size.
     pub async fn check_end(&self, offset: u64, told: u64) -> Result<(), Error> {
         let now = self.stat().await?;
         self.ends(offset, told, now.size)
@@ -321,7 +321,7 @@ impl File {
 
     // The stream.
 
-    /// Forgets what was read ahead.
+    /// Discards what was read ahead.
     fn stop_reading(&mut self) {
         self.reading.current.clear();
         self.reading.ahead.clear();
@@ -347,7 +347,7 @@ impl File {
         }
     }
 
-    /// Asks for pieces in advance: beyond the end only for the one that shows that it is the end.
+    /// Requests pieces in advance. Beyond the end, only one is requested, which confirms the end.
     fn read_ahead(&mut self) -> Result<(), Error> {
         let piece = self.limits.max_read;
         let (depth, end) = match self.reading.size {
@@ -364,12 +364,12 @@ impl File {
         Ok(())
     }
 
-    /// Pieces asked for at most.
+    /// Returns the most pieces to request.
     fn most_depth(&self) -> usize {
         (MOST_AHEAD / self.limits.max_read as usize).max(1)
     }
 
-    /// Waits for the next piece of the read-ahead; whether there is any.
+    /// Waits for the next piece of the read-ahead; returns whether there is one.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         if let Size::Doubted(call, told) = &mut self.reading.size {
             let (told, answer) = (*told, ready!(Pin::new(call).poll(cx)));
@@ -391,7 +391,7 @@ impl File {
             Ok(_) => return Poll::Ready(Ok(false)),
             Err(error) if is_end(&error) => {
                 self.stop_reading();
-                // Told by now: it was asked before.
+                // The size was requested first, so it is known by now.
                 self.poll_size(cx);
                 if let Size::Told(told) = self.reading.size
                     && told > self.position
@@ -409,7 +409,7 @@ impl File {
             }
         };
         if (data.len() as u64) < asked {
-            // Short: what was asked for behind it does not follow on. Most likely the file ends here.
+            // A short piece: the requested ones after it do not follow directly. The file probably ends here.
             self.reading.ahead.clear();
             self.reading.next = self.position + data.len() as u64;
             self.reading.depth = 1;
@@ -420,8 +420,8 @@ impl File {
         Poll::Ready(Ok(true))
     }
 
-    /// The file has ended before its size: another program has cut it, or the server has ended it too early. Only where
-    /// OpenSSH's sftp-server says that it is still as long it is a file that ends there, as those of /sys do.
+    /// Handles an end before the file's size: another program has truncated it, or the server has ended it early. Only
+    /// if OpenSSH's sftp-server still reports that size is this a file with a wrong size, as in /sys.
     fn end_early(&mut self, told: u64, answer: Result<Reply, Error>) -> Result<(), Error> {
         self.reading.size = Size::Untold;
         let now = match answer? {
@@ -448,7 +448,7 @@ impl File {
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes, Error>> {
-        // The server keeps the order of what is asked about one file.
+        // The server keeps the order of requests about one file.
         self.send_buffer()?;
         if self.reading.current.is_empty() && (most == 0 || !ready!(self.poll_piece(cx))?) {
             return Poll::Ready(Ok(Bytes::new()));
@@ -477,7 +477,7 @@ impl File {
         Ok(())
     }
 
-    /// Waits until at most `most` bytes are without the server's word.
+    /// Waits until at most `most` bytes are unconfirmed.
     fn poll_written(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<(), Error>> {
         while self.writing.in_flight > most || !self.writing.flight.is_empty() {
             let Some((length, call)) = self.writing.flight.front_mut() else {

@@ -29,8 +29,8 @@ use crate::connection::session::{Session, SessionControl, SessionEnd, SessionPar
 use crate::error::{Error, Execution};
 use crate::memory::{Learner, Lesson};
 
-/// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
-/// as it takes to write a request down; the task that moves the bytes locks it once for each batch of replies.
+/// A session that operations and transfer plans share. An operation locks the state machine while it writes a request;
+/// the task that moves the bytes locks it once for each batch of replies.
 pub(crate) struct Link {
     host: String,
     pub(crate) known: Known,
@@ -45,14 +45,14 @@ pub(crate) struct Known {
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
     /// It gave several open files one handle.
     pub(crate) shares_handles: Arc<AtomicBool>,
-    /// Host memory, where there is one.
+    /// Host memory, if there is one.
     pub(crate) learner: Option<Learner>,
-    /// The time that a server may owe an answer while its connection lives, if that ends at all: the session is dead
-    /// then, and so may be the next one on that connection (proftpd's, in a copy from a host to itself).
+    /// How long a server may owe an answer while its connection lives, if limited. After that the session is dead, and
+    /// the next one on the connection may be too (proftpd's, in a copy from a host to itself).
     pub(crate) silence: Option<Duration>,
     /// The budget for the names of its listings, shared with others.
     pub(crate) names: NameBudget,
-    /// Sessions that nobody owns any more and that still remove what they leave.
+    /// Sessions without an owner that are still removing leftovers.
     pub(crate) leaving: TaskTracker,
 }
 
@@ -63,7 +63,7 @@ impl Known {
         }
     }
 
-    /// Remembers whether it is OpenSSH's sftp-server that answers.
+    /// Remembers whether the server is OpenSSH's sftp-server.
     fn learn_server(&self, is_sftp_server: bool) {
         let Some(learner) = &self.learner else { return };
         let lesson = match is_sftp_server {
@@ -76,18 +76,18 @@ impl Known {
     }
 }
 
-/// The state that the task and the link's owners see.
+/// The state that the task and the link's owners share.
 pub(crate) struct Shared {
     known: Known,
-    /// Guards the state machine and who waits for what; never held across an await. Taken before a plan's own lock.
+    /// Guards the state machine and the waiting callers; never held across an await. Taken before a plan's own lock.
     state: Mutex<State>,
-    /// There may be something to write.
+    /// Notified when there may be something to write.
     to_write: Notify,
-    /// The version has come, or the end.
+    /// Notified when the version has arrived, or at the end.
     ready: Notify,
-    /// The last owner has gone, while the server still has to answer something.
+    /// Notified when the last owner has gone while the server still owes answers.
     leaving: Notify,
-    /// It has answered everything after that.
+    /// Notified when the server has answered everything after that.
     answered: Notify,
 }
 
@@ -96,19 +96,19 @@ struct State {
     callers: HashMap<RequestId, oneshot::Sender<Outcome>>,
     plans: Vec<(u64, Arc<dyn AnyPlan>)>,
     next_plan: u64,
-    /// Nobody owns the session any more.
+    /// The session has no owner any more.
     is_left: bool,
-    /// It is waited for before its connection is closed.
+    /// Makes the connection's end wait for the session.
     leaving: Option<TaskTrackerToken>,
-    /// The time at which the server was last heard, or was first asked for something after it had answered all.
+    /// When the server last sent something, or got its first request after it had answered all.
     heard: Instant,
-    /// The reason why the session is over.
+    /// The error that ended the session.
     ended: Option<Error>,
 }
 
-/// A plan on a session, of whichever kind.
+/// A plan on a session, of any kind.
 pub(crate) trait AnyPlan: Send + Sync {
-    /// Takes the answer to one of its requests; gives back that to any other.
+    /// Takes the answer to one of its requests; returns any other answer.
     fn handle_reply(
         &self,
         client: &mut Client,
@@ -116,13 +116,13 @@ pub(crate) trait AnyPlan: Send + Sync {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome>;
-    /// Asks for as much as is worth having in flight.
+    /// Sends as many requests as are worth having in flight.
     fn drive(&self, client: &mut Client, now: Instant);
-    /// Answers have come: whoever waits for the plan's events looks again.
+    /// Wakes the consumer of the plan's events, because answers have arrived.
     fn wake(&self);
-    /// The session is over.
+    /// Ends the plan's work on this session.
     fn session_ended(&self);
-    /// Nobody waits for it any more: closes what it opened.
+    /// Stops the plan, which has no consumer any more, and closes what it opened.
     fn stop(&self, client: &mut Client);
 }
 
@@ -175,10 +175,10 @@ impl Link {
         self.shared.state().ended.clone()
     }
 
-    /// Waits for the session's end, and returns why it ended.
+    /// Waits for the session's end, and returns the error that ended it.
     pub(crate) async fn end(&self) -> Error {
         loop {
-            // Woken by the end as by the server's version.
+            // Notified by the end as well as by the server's version.
             let ready = self.shared.ready.notified();
             if let Some(error) = self.ended() {
                 return error;
@@ -187,18 +187,18 @@ impl Link {
         }
     }
 
-    /// Returns whether the server has told its version, and the session continues.
+    /// Returns whether the server has sent its version, and the session continues.
     pub(crate) fn is_ready(&self) -> bool {
         let state = self.shared.state();
         state.ended.is_none() && state.client.extensions().is_some()
     }
 
-    /// Returns whether it is OpenSSH's own sftp-server that answers, as far as it has said so.
+    /// Returns whether the server has identified itself as OpenSSH's own sftp-server.
     pub(crate) fn is_sftp_server(&self) -> bool {
         self.shared.state().client.keeps_order()
     }
 
-    /// Returns the reason why it ended before the server had sent its version, if it did.
+    /// Returns the error of a session that ended before the server had sent its version.
     pub(crate) fn never_began(&self) -> Option<Error> {
         let state = self.shared.state();
         let ended = state.ended.clone();
@@ -222,7 +222,7 @@ impl Link {
         }
     }
 
-    /// The server's limits. A request that any server answers goes behind the one for them, and comes back behind it.
+    /// Returns the server's limits: sends a request for them, and one that any server answers after that.
     pub(crate) async fn limits(&self) -> Result<Limits, Error> {
         let extensions = self.ready().await?;
         if extensions.has("limits@openssh.com", "1") {
@@ -272,12 +272,12 @@ impl Link {
         }
     }
 
-    /// Closes a handle, and does not ask how that went.
+    /// Closes a handle without waiting for the result.
     pub(crate) fn close(&self, handle: Handle) {
         self.with_client(|client| client.close(handle));
     }
 
-    /// Does something with the state machine, if the session lives.
+    /// Runs `work` on the state machine, if the session lives.
     pub(crate) fn with_client<T>(&self, work: impl FnOnce(&mut Client) -> T) -> Option<T> {
         let mut state = self.shared.state();
         if state.ended.is_some() {
@@ -290,8 +290,8 @@ impl Link {
         Some(result)
     }
 
-    /// Puts a plan on the session until the guard is dropped, and drives it for the first time. On a session that is
-    /// over the plan is told so.
+    /// Puts a plan on the session until the guard is dropped, and drives it for the first time. If the session is over,
+    /// ends the plan's work instead.
     pub(crate) fn attach(self: &Arc<Self>, plan: Arc<dyn AnyPlan>) -> Attached {
         let mut state = self.shared.state();
         let id = state.next_plan;
@@ -314,7 +314,7 @@ impl Link {
         }
     }
 
-    /// Returns the error that a status means to the caller.
+    /// Returns the caller's error for a status.
     pub(crate) fn refused(&self, doing: &'static str, path: Bytes, status: Status) -> Error {
         Error::File {
             host: self.host.clone(),
@@ -325,8 +325,8 @@ impl Link {
     }
 }
 
-/// The time for a server to close and remove what a stopped operation leaves. sftp-server ends at the end of its input,
-/// whatever it has read before.
+/// How long a server may take to close and remove the leftovers of a stopped operation. sftp-server ends at the end of
+/// its input, even if it has unhandled requests.
 const LEAVING: Duration = Duration::from_secs(3);
 
 impl Drop for Link {
@@ -351,7 +351,7 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Drives the plan: its consumer has made room.
+    /// Drives the plan after its consumer has made room.
     pub(crate) fn drive(&self) {
         let mut state = self.link.shared.state();
         state.is_asked();
@@ -382,13 +382,13 @@ impl Drop for Attached {
         }
         drop(state);
         self.link.shared.to_write.notify_one();
-        // A plan may own what leads back here: it goes without the lock.
+        // A plan may own the way back here: drop it without the lock.
         drop(plan);
     }
 }
 
 impl Shared {
-    /// Returns whether the server has told its version.
+    /// Returns whether the server has sent its version.
     fn has_begun(&self) -> bool {
         self.state().client.extensions().is_some()
     }
@@ -444,7 +444,7 @@ impl Shared {
         result
     }
 
-    /// Waits until the server has owed an answer for too long, while its connection lives; how long that is.
+    /// Waits until the server owes an answer for too long while its connection lives; returns how long that was.
     async fn silent(&self, control: &SessionControl) -> Duration {
         let Some(silence) = self.known.silence.filter(|silence| !silence.is_zero()) else {
             return std::future::pending().await;
@@ -462,7 +462,7 @@ impl Shared {
                 )
             };
             if keeps_order {
-                // It owes nothing any more: nobody need look.
+                // This server always answers.
                 return std::future::pending().await;
             }
             let limit = if has_begun { silence } else { silence / 3 };
@@ -475,20 +475,20 @@ impl Shared {
             if asked {
                 return limit;
             }
-            // Until the connection stands, nobody can answer; once it has answered, what was asked before has arrived.
+            // No answer is possible until the connection is made. Its answer shows that earlier requests have arrived.
             let begun = Instant::now();
             if !control.ping().await {
                 std::future::pending::<()>().await;
             }
             asked = begun.elapsed() < limit / 2;
             if !asked {
-                // Only now the server can.
+                // The server can answer only from now on.
                 self.state().heard = Instant::now();
             }
         }
     }
 
-    /// Waits until nobody owns the session and the server has answered what it was asked, or had the time to.
+    /// Waits until the session has no owner and the server has answered all requests, or had time to.
     async fn wait_until_left(&self) {
         self.leaving.notified().await;
         let _ = tokio::time::timeout(LEAVING, self.answered.notified()).await;
@@ -498,7 +498,7 @@ impl Shared {
         let mut state = self.state();
         state.ended = Some(error);
         state.leaving = None;
-        // Whoever waits learns it by the end of its channel.
+        // Waiting callers notice by the end of their channel.
         state.callers.clear();
         let plans = std::mem::take(&mut state.plans);
         drop(state);
@@ -509,12 +509,12 @@ impl Shared {
         self.ready.notify_waiters();
     }
 
-    /// Returns whether the server has not answered everything yet.
+    /// Returns whether any request is unanswered.
     fn is_in_flight(&self) -> bool {
         self.state().client.in_flight() > 0
     }
 
-    /// Writes what the state machine has to say, forever, and tells of it before; ends when nothing can be written any more.
+    /// Writes the state machine's output until a write fails, calling `writes` before each; returns the error.
     async fn write(&self, output: &mut impl Output, writes: impl Fn()) -> io::Error {
         loop {
             let next = self.state().client.poll_transmit();
@@ -539,18 +539,18 @@ impl Shared {
 }
 
 impl State {
-    /// Something is about to be asked: from now on an answer is owed.
+    /// Notes that a request is about to be sent: from now on an answer is owed.
     fn is_asked(&mut self) {
         if self.client.in_flight() == 0 && self.client.extensions().is_some() {
             self.heard = Instant::now();
         }
     }
 
-    /// Hands out the answers that have come.
+    /// Delivers the answers that have arrived.
     fn deliver(&mut self, now: Instant) {
         while let Some((id, outcome)) = self.client.poll_event() {
             if let Some(caller) = self.callers.remove(&id) {
-                // A caller that has gone without taking the request back: its handle is nobody's.
+                // The caller is gone without cancelling: close its handle.
                 if let Err(Ok(Reply::Handle(handle))) = caller.send(outcome) {
                     self.client.close(handle);
                 }
@@ -571,7 +571,7 @@ impl State {
 /// The interval at which owed answers are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// An operation under way. Dropping it takes it back if it has not left, and closes what it opens otherwise.
+/// A running operation. Dropping it cancels it if it was not sent, and otherwise closes what it opens.
 pub(crate) struct Call {
     link: Arc<Link>,
     doing: &'static str,
@@ -585,7 +585,7 @@ impl Call {
         Self::asking(link, doing, path, |client| client.request_or_fail(request))
     }
 
-    /// The same for what is closed soon: it waits for a handle where too much is open.
+    /// Like [`Self::new`], for a handle that is closed soon: waits if too many are open.
     pub(crate) fn in_turn(link: &Arc<Link>, doing: &'static str, path: &Bytes, request: Request) -> Self {
         Self::asking(link, doing, path, |client| client.request(request))
     }
@@ -606,7 +606,7 @@ impl Call {
         }
     }
 
-    /// Returns the meaning of the session's end for a request without an answer.
+    /// Returns the error of a request that the session's end left unanswered.
     fn lost(&self) -> Error {
         let cause = self.link.ended().unwrap_or_else(|| Error::Closed {
             host: self.link.host.clone(),
@@ -616,7 +616,7 @@ impl Call {
     }
 }
 
-/// A session that never began is its own reason; a request made to one that did may have been carried out.
+/// Returns the session's own error if it never began; otherwise says that the request may have been carried out.
 pub(crate) fn lost(doing: &'static str, path: Bytes, cause: Error) -> Error {
     match cause {
         Error::Lost { cause, execution } if execution != Execution::DidNotStart => {
@@ -667,7 +667,7 @@ pub(crate) fn is_end(error: &Error) -> bool {
 
 /// The transport of a session's bytes.
 pub(crate) trait Transport: Send + 'static {
-    /// Moves bytes until the session ends, and says why.
+    /// Moves bytes until the session ends, and returns the reason.
     fn run(self, shared: &Shared, host: &str) -> impl Future<Output = Error> + Send;
 }
 
@@ -676,7 +676,7 @@ trait Output: Send {
     fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// Is told how the channel of an SFTP session has ended. Dropped where the session was given up before.
+/// Called with the end of an SFTP session's channel. Dropped if the session was given up before.
 pub type WhenOver = Box<dyn FnOnce(&Result<ExitStatus, Error>) + Send>;
 
 /// A session's channel.
@@ -706,7 +706,7 @@ impl Channel {
     }
 }
 
-/// Tells the connection of a session while that waits for answers.
+/// Tells the connection whether a session waits for answers.
 struct Awaiting<'a> {
     control: &'a SessionControl,
     awaits: AtomicBool,
@@ -731,7 +731,7 @@ impl Drop for Awaiting<'_> {
     }
 }
 
-/// Slices that are handled under one lock, at most: a receive buffer's worth of channel packets.
+/// The most slices handled under one lock: a receive buffer's worth of channel packets.
 const BATCH: usize = 16;
 
 impl Transport for Channel {
@@ -763,7 +763,7 @@ impl Transport for Channel {
                 self.control.doubt();
                 return Error::SftpSilent { host: host.to_owned(), after };
             }
-            // The reader learns of the end too, behind what the server had to say before.
+            // The reader notices the end too, after the server's last messages.
             _ = async {
                 shared.write(&mut self.stdin, || awaiting.set(true)).await;
                 std::future::pending::<()>().await;
@@ -772,7 +772,7 @@ impl Transport for Channel {
         };
         let ended = match outcome {
             Err(source) if source != trunkline_sftp::Error::Closed => Err(Error::sftp(host, source)),
-            // The channel knows more than that its stream is over.
+            // The channel has a better reason than the end of its stream.
             _ => self.end.wait().await,
         };
         if let Some(over) = self.over.take() {
@@ -801,11 +801,11 @@ impl Transport for Channel {
     }
 }
 
-/// The end of what the server's program says on standard error.
+/// The end of what the server's program wrote to standard error.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
-/// The part of it that is kept, in bytes.
+/// How many bytes of it are kept.
 const WORDS: usize = 512;
 
 impl Words {
@@ -826,7 +826,7 @@ impl Output for ChannelWriter {
     }
 }
 
-/// Any two streams.
+/// Two streams of any type.
 pub(crate) struct Streams<R, W> {
     pub(crate) reader: R,
     pub(crate) writer: W,
@@ -835,8 +835,7 @@ pub(crate) struct Streams<R, W> {
 /// The size of one read from a stream.
 const READ: usize = 256 * 1024;
 
-/// The time that the reason for a stream which takes nothing any more may take to come: the other end is gone, and so
-/// is the wait.
+/// How long to wait for the reason when a stream takes nothing more: the other end is gone.
 const WHY: Duration = Duration::from_secs(1);
 
 impl<R, W> Transport for Streams<R, W>
@@ -864,7 +863,7 @@ where
             error = &mut reading => return error,
             error = shared.write(&mut output, || {}) => error,
         };
-        // Who takes nothing any more may say why.
+        // The other end may have sent the reason.
         match tokio::time::timeout(WHY, reading).await {
             Ok(told @ Error::Lost { .. }) => told,
             _ => io_error(format!("writing to {host}"), unwritten),
@@ -872,7 +871,7 @@ where
     }
 }
 
-/// Returns the error of a break in the middle, which may have carried requests whose answers are lost.
+/// Returns the error of a broken stream, which may have carried requests whose answers are lost.
 fn io_error(doing: String, source: io::Error) -> Error {
     Error::Lost {
         cause: Arc::new(Error::network(doing, source)),

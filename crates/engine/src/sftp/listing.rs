@@ -11,20 +11,20 @@ use super::link::lost;
 use super::{Attached, FileAttributes, Sftp, Shared};
 use crate::error::Error;
 
-/// A name that was found.
+/// A listed name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The path from the root, without a slash at either end. None of its parts is empty, `.` or `..`, or has a slash
-    /// or NUL in it.
+    /// The path from the root, without a slash at either end. No component is empty, `.` or `..`, or contains a slash
+    /// or NUL.
     pub path: Bytes,
     /// Attributes, of the link itself if it is one.
     pub attributes: FileAttributes,
-    /// The server's line for it, such as `ls -l` prints. Its form is nobody's promise, and it may be empty.
+    /// The server's line for it, as `ls -l` prints. Its form is unspecified, and it may be empty.
     pub longname: Bytes,
 }
 
-/// Names as the server tells them. Dropping it stops the listing.
+/// The names that the server lists. Dropping it stops the listing.
 pub struct Listing {
     sftp: Sftp,
     root: Bytes,
@@ -48,11 +48,11 @@ impl Listing {
         }
     }
 
-    /// The next name; `None` when all have been told.
+    /// Returns the next name; `None` after the last.
     ///
     /// # Errors
-    /// A directory that could not be read, or a name that no file can have: the listing continues behind it. The session's
-    /// end: nothing more comes.
+    /// A directory could not be read, or the server sent an impossible name: the listing continues after it. Or the
+    /// session ended: nothing follows.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         loop {
             if self.over {
@@ -61,7 +61,7 @@ impl Listing {
             let changed = self.walk.changed.notified();
             let mut event = self.walk.plan().poll_event();
             if event.is_none() {
-                // Room was made: the plan may have waited for it.
+                // There is room now, which the plan may have waited for.
                 self.attached.drive();
                 event = self.walk.plan().poll_event();
             }

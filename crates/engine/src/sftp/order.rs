@@ -1,4 +1,4 @@
-//! The order in which a session and the plans on it are locked.
+//! The order in which a session and its plans are locked.
 
 use std::cell::Cell;
 
@@ -6,8 +6,8 @@ thread_local! {
     static LOCKED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread has a plan locked. It must not lock a session before that is over: whoever drives the plan has locked the
-/// session first, and each would wait for the other, on a thread that everything else needs.
+/// Marks that this thread holds a plan's lock. It must not lock a session then: a driver of the plan locks the session
+/// first, and both would wait for each other, on a thread that everything else needs.
 pub(super) struct PlanLocked(());
 
 impl PlanLocked {
@@ -16,7 +16,7 @@ impl PlanLocked {
         Self(())
     }
 
-    /// Returns whether one is.
+    /// Returns whether this thread holds a plan's lock.
     pub(super) fn is_any() -> bool {
         LOCKED.get() > 0
     }

@@ -11,9 +11,9 @@ use trunkline_sftp::{Client, Outcome, RequestId};
 use super::link::{AnyPlan, Attached, Link};
 use super::order::PlanLocked;
 
-/// A plan that sessions work on and a consumer waits for.
+/// A plan with sessions that work on it and a consumer.
 pub(crate) struct Shared<P> {
-    /// Guards the plan; taken behind a session's lock, never before it: [`PlanLocked`].
+    /// Guards the plan; taken after a session's lock, never before it: [`PlanLocked`].
     plan: Mutex<P>,
     pub(crate) changed: Notify,
 }
@@ -29,7 +29,7 @@ where
         })
     }
 
-    /// Has a session work on it, as the plan's `worker`, until the guard is dropped.
+    /// Lets a session work on the plan as `worker`, until the guard is dropped.
     pub(crate) fn attach(self: &Arc<Self>, link: &Arc<Link>, worker: P::Worker) -> Attached {
         let shared = self.clone();
         link.attach(Arc::new(PlanWorker { shared, worker }))
@@ -46,7 +46,7 @@ impl<P> Shared<P> {
     }
 }
 
-/// A plan that nobody else works on meanwhile.
+/// A locked plan.
 pub(crate) struct Locked<'a, P> {
     guard: MutexGuard<'a, P>,
     _order: PlanLocked,
@@ -66,7 +66,7 @@ impl<P> DerefMut for Locked<'_, P> {
     }
 }
 
-/// A plan on one of the sessions that it goes over.
+/// A plan as seen by one of its sessions.
 pub(crate) struct PlanWorker<P: Plan> {
     shared: Arc<Shared<P>>,
     worker: P::Worker,

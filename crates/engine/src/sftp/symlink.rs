@@ -1,4 +1,4 @@
-//! Symbolic links, on servers that differ in how they are made and read.
+//! Symbolic links, on servers that differ in how they are created and read.
 
 use bytes::Bytes;
 use trunkline_sftp::{FileType, Request, Status, StatusCode};
@@ -11,16 +11,15 @@ use crate::memory::Lesson;
 const MAKING: &str = "linking";
 pub(super) const READING: &str = "reading the link";
 
-/// Makes a link. The draft puts the link's own path first, OpenSSH's server the target: asked in the other order a server
-/// makes a link under the target's name, which may lead anywhere.
+/// Creates a link. The draft puts the link's own path first, OpenSSH's server the target. In the wrong order a server
+/// creates a link with the target's name, which may lead anywhere.
 pub(super) async fn make(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<(), Error> {
     let link_first = is_link_first(sftp, link).await?;
     sftp.perform(MAKING, link, request(target, link, link_first))
         .await
 }
 
-/// The same, and holds what was made against what was asked for: Erlang's server writes another text into a link whose target
-/// is relative.
+/// Like [`make`], and checks the created link: Erlang's server changes the text of links with relative targets.
 pub(super) async fn make_exactly(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<(), Error> {
     make(sftp, target, link).await?;
     if sftp.is_sftp_server().await? {
@@ -59,7 +58,7 @@ fn request(target: &Bytes, link: &Bytes, link_first: bool) -> Request {
     }
 }
 
-/// Learns the server's order, once: with two names that nobody has, beside the link that is to be made.
+/// Determines the server's order, once, with two unused names beside the new link.
 async fn is_link_first(sftp: &Sftp, link: &Bytes) -> Result<bool, Error> {
     let known = &sftp.link().known;
     let learn = || async {
@@ -73,7 +72,8 @@ async fn is_link_first(sftp: &Sftp, link: &Bytes) -> Result<bool, Error> {
         let link_first = match (at_first, at_second) {
             (false, true) => false,
             (true, false) => true,
-            // It does not show what it made. Those that go by the client's identification take ours for OpenSSH's.
+            // The server does not show what it created. One that goes by the client's identification takes ours for
+            // OpenSSH's.
             _ => {
                 let _ = tokio::join!(sftp.remove(&first), sftp.remove(&second));
                 return Ok(false);
@@ -91,8 +91,8 @@ async fn is_link_first(sftp: &Sftp, link: &Bytes) -> Result<bool, Error> {
     known.symlink_link_first.get_or_try_init(learn).await.copied()
 }
 
-/// Some servers' LSTAT follows links (pkg/sftp's, without an LSTAT of the application's), and READLINK answers on others
-/// whatever is there (copyparty's).
+/// Returns whether a path is a link. Some servers' LSTAT follows links (pkg/sftp's, if the application has no LSTAT of
+/// its own), and others' READLINK succeeds on anything (copyparty's).
 async fn is_link(sftp: &Sftp, path: &Bytes) -> bool {
     let (found, text) = tokio::join!(sftp.lstat(path), sftp.readlink(path));
     match found {
@@ -101,7 +101,7 @@ async fn is_link(sftp: &Sftp, path: &Bytes) -> bool {
     }
 }
 
-/// Reads what a link says.
+/// Reads the text of a link.
 pub(super) async fn text(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
     if sftp.is_sftp_server().await? {
         return sftp.readlink(path).await;
@@ -113,15 +113,15 @@ pub(super) async fn text(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
 
 /// The text of a link.
 enum Said {
-    /// In its own words.
+    /// The text itself.
     Text(Bytes),
-    /// The shortest relative text that leads where the link does: the server makes relative texts absolute (proftpd's), or
-    /// counts them from where the session began.
+    /// The shortest relative text with the link's target: the server makes relative texts absolute (proftpd's), or
+    /// relative to the session's starting directory.
     Rewritten(Bytes),
 }
 
-/// A server that rewrites a text does it by the name that the link is asked for by, so that two names show it. LSTAT's size,
-/// which should be the text's length, is none on proftpd.
+/// Reads a link's text by two names. A server that rewrites texts does so by the name it is given, so that the two
+/// results differ. The size in LSTAT, which should be the text's length, is missing on proftpd.
 async fn look_up(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
     let Ok(home) = sftp.realpath(".").await else {
         return Ok(Said::Text(sftp.readlink(path).await?));
@@ -154,13 +154,13 @@ fn refusal(
     sftp.link().refused(doing, path.clone(), status)
 }
 
-/// The directory that a path is in, with its slash; empty for a name alone.
+/// Returns the directory of a path, with its slash; empty for a bare name.
 fn directory_of(path: &Bytes) -> Bytes {
     let end = path.iter().rposition(|byte| *byte == b'/');
     path.slice(..end.map_or(0, |end| end + 1))
 }
 
-/// `path` as it is seen from `directory`, unless it is absolute.
+/// Returns `path` relative to `directory`, unless it is absolute.
 fn in_directory(directory: &Bytes, path: &Bytes) -> Bytes {
     if path.starts_with(b"/") {
         return path.clone();
@@ -170,7 +170,7 @@ fn in_directory(directory: &Bytes, path: &Bytes) -> Bytes {
         .into()
 }
 
-/// Returns the name of an absolute path from an absolute directory.
+/// Returns the relative path from an absolute directory to an absolute path.
 fn relative_to(directory: &Bytes, path: &Bytes) -> Bytes {
     let (from, to) = (parts(directory), parts(path));
     let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -182,7 +182,7 @@ fn relative_to(directory: &Bytes, path: &Bytes) -> Bytes {
     }
 }
 
-/// The names in a path, without what leads back.
+/// Returns the names in a path, with `..` resolved.
 fn parts(path: &Bytes) -> Vec<&[u8]> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in path.split(|byte| *byte == b'/') {
@@ -197,7 +197,7 @@ fn parts(path: &Bytes) -> Vec<&[u8]> {
     parts
 }
 
-/// A name in a directory that nothing has.
+/// Returns an unused name in a directory.
 fn fresh_name(directory: &Bytes) -> Bytes {
     let mut random = [0; 8];
     aws_lc_rs::rand::fill(&mut random).expect("the kernel's random generator answers once it is seeded");

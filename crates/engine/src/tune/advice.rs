@@ -1,4 +1,4 @@
-//! Advice for plain ssh, scp and rsync: decided from the figures, without any I/O.
+//! Advice for plain ssh, scp and rsync, decided from the figures without I/O.
 
 use super::choice::{WORTH, best_cipher, pays, row, worth};
 use crate::memory::tuned::Rates;
@@ -6,7 +6,7 @@ use trunkline_request::tuning::{Advice, Report, RsyncRow};
 
 const CHANGED: &str = "changed files";
 
-/// Options of ssh, scp and sftp, against what they do on their own: this cipher, and compression or not. For data of any
+/// Returns options of ssh, scp and sftp, compared with their defaults of this cipher and compression: for data of any
 /// kind, and for text.
 pub(super) fn for_ssh(report: &Report, stock_cipher: &str, stock_compression: bool) -> Vec<Advice> {
     let (rows, worth) = (&report.ciphers, worth(report));
@@ -50,7 +50,7 @@ pub(super) fn for_ssh(report: &Report, stock_cipher: &str, stock_compression: bo
     .collect()
 }
 
-/// Options of rsync: for new files that are text, and for files of which a part has changed.
+/// Returns options of rsync: for new text files, and for files of which a part has changed.
 pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
     let mut all = Vec::new();
     for (work, data) in [("new file", "text"), ("changed file", CHANGED)] {
@@ -58,7 +58,7 @@ pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
             .iter()
             .filter(|row| row.work == work)
             .filter_map(|row| Some((row, row.median()?)));
-        // The first is rsync as it is.
+        // The first is rsync without options.
         let Some((first, usual)) = runs.next() else {
             continue;
         };
@@ -75,7 +75,7 @@ pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
     all
 }
 
-/// Returns the spread of a row's runs around their median: the median of that, in seconds.
+/// Returns the median distance of a row's runs from their median, in seconds.
 fn spread(row: &RsyncRow) -> f64 {
     let Some(median) = row.median() else { return 0.0 };
     let mut distances: Vec<f64> = row
@@ -87,8 +87,8 @@ fn spread(row: &RsyncRow) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or_default()
 }
 
-/// Returns rsync's options for any copy: those that pay for changed files, and `-z` if it pays and compression costs no
-/// other data anything.
+/// Returns rsync's options for any copy: those that pay for changed files, and `-z` if it pays and compression costs
+/// other data nothing.
 pub(super) fn rsync_options(advice: &[Advice], compression: bool) -> Vec<String> {
     let of = |data: &str| {
         let mut all = advice.iter();

@@ -6,18 +6,16 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::counted;
 
-/// The factor by which something must be better than the usual to be chosen, whatever was measured.
+/// The smallest factor of improvement that is worth a change, whatever was measured.
 pub(super) const WORTH: f64 = 1.05;
-/// The same where nothing was measured twice, so that it is not known how much rates differ from run to run.
+/// The same if nothing was measured twice, so that the variation from run to run is unknown.
 const WORTH_UNKNOWN: f64 = 1.08;
 
-/// The difference between repeated measurements up to which a verdict is reliable. From here on, the smallest gain that
-/// counts on a quiet path, [`WORTH`], is half of what differs by chance: neither that something gains nor that nothing
-/// does is known.
+/// The variation between repeated measurements up to which a verdict is reliable. Above it, the smallest gain that
+/// counts on a quiet path, [`WORTH`], is half of the variation: neither a gain nor its absence is certain.
 const NOISY: f64 = 0.1;
 
-/// Returns the factor by which something must be better to be chosen by this report: more than its rates differ from
-/// run to run.
+/// Returns the factor of improvement that is worth a change by this report: more than its rates vary from run to run.
 pub(super) fn worth(report: &Report) -> f64 {
     match report.noise {
         None => WORTH_UNKNOWN,
@@ -25,15 +23,15 @@ pub(super) fn worth(report: &Report) -> f64 {
     }
 }
 
-/// The median of how much what was measured twice differed.
+/// Returns the median variation between repeated measurements.
 pub(super) fn noise(differences: &[f64]) -> Option<f64> {
     let mut sorted = differences.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Returns the best choice by the figures of a report, of which `usual_cipher` and `usual_compression` say what is
-/// there without a choice. What makes no clear difference is left as it is.
+/// Returns the best choice by a report's figures, starting from `usual_cipher` and `usual_compression`. Settings
+/// without a clear difference are not changed.
 pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Choice {
     let worth = worth(report);
     let cipher = best_cipher(&report.ciphers, usual_cipher, worth);
@@ -55,8 +53,8 @@ pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: boo
     }
 }
 
-/// Returns the gains of a choice over the state without one: the usual cipher, `usual_compression` and these numbers of
-/// sessions, down and up. What gains nothing that is worth it is not in it.
+/// Returns the gains of a choice over the usual cipher, `usual_compression` and numbers of sessions, down and up. Gains
+/// that are not worth a change are left out.
 pub(super) fn verdict(
     report: &Report,
     choice: &Choice,
@@ -114,7 +112,7 @@ pub(super) fn verdict(
     let certainty = match (noise, smallest) {
         (None, _) => Certainty::Low,
         (Some(noise), _) if noise > NOISY => Certainty::Low,
-        // Three times what differs by chance.
+        // Three times the variation.
         (Some(noise), Some(gain)) if gain - 1.0 > 3.0 * noise => Certainty::High,
         (Some(noise), None) if noise < WORTH - 1.0 => Certainty::High,
         _ => Certainty::Fair,
@@ -131,7 +129,7 @@ pub(super) fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) ->
         .find(|row| row.cipher == cipher && row.compression == compression)
 }
 
-/// The fastest cipher for data that does not compress, which is bound by nothing else.
+/// Returns the fastest cipher for incompressible data, for which nothing else is the limit.
 pub(super) fn best_cipher(rows: &[CipherRow], usual: &str, worth: f64) -> String {
     let rate = |row: &CipherRow| row.incompressible.both();
     let plain = || rows.iter().filter(|row| !row.compression);
@@ -145,13 +143,12 @@ pub(super) fn best_cipher(rows: &[CipherRow], usual: &str, worth: f64) -> String
         .to_owned()
 }
 
-/// The cost for other data that the gain of compression may have, as a part of it: if text is five times as fast,
-/// random bytes may be a fifth slower. On slow paths, where that much is gained, they pay nothing but what measurements
-/// differ by chance.
+/// The slowdown of other data that a gain by compression may cost, as a fraction of the gain: if text is five times as
+/// fast, random bytes may be a fifth slower. On slow paths, where gains are that large, the only cost is variation.
 const COST_OF_GAIN: f64 = 0.05;
 
-/// Whether compression is worth having for everything: it speeds up what compresses, and hardly slows down what does not.
-/// `None` where that was not measured.
+/// Returns whether compression is worthwhile for everything: it speeds up compressible data and hardly slows down other
+/// data. Returns `None` if that was not measured.
 pub(super) fn pays(rows: &[CipherRow], cipher: &str, worth: f64) -> Option<bool> {
     let [plain, zlib] = [row(rows, cipher, false)?, row(rows, cipher, true)?];
     let gain = zlib.compressible.both()? / plain.compressible.both().or(plain.incompressible.both())?;
@@ -159,7 +156,7 @@ pub(super) fn pays(rows: &[CipherRow], cipher: &str, worth: f64) -> Option<bool>
     Some(gain > worth && cost < worth.max(1.0 + COST_OF_GAIN * (gain - 1.0)))
 }
 
-/// The size at which the best depth moves most; `None` where the largest is as good.
+/// Returns the size that moves most at its best depth; `None` if the largest is as good.
 fn best_request(rows: &[RequestRow], worth: f64) -> Option<u32> {
     let rate_of = |size: u32| best_of_size(rows, size);
     let largest = rows.iter().map(|row| row.size).max()?;
@@ -174,13 +171,13 @@ fn best_request(rows: &[RequestRow], worth: f64) -> Option<u32> {
         .map(|(size, _)| size.max(SMALLEST_REQUEST))
 }
 
-/// Returns the rate of requests of this size, with the best number at once.
+/// Returns the best rate of requests of this size, at any depth.
 fn best_of_size(rows: &[RequestRow], size: u32) -> Option<f64> {
     let rates = rows.iter().filter(|row| row.size == size);
     rates.filter_map(|row| row.rates.both()).max_by(f64::total_cmp)
 }
 
-/// The fewest sessions that move as much as any number does.
+/// Returns the fewest sessions that move as much as any number does.
 fn fewest_streams(rows: &[StreamsRow], worth: f64, rate: impl Fn(Rates) -> Option<f64>) -> Option<usize> {
     let best = rows
         .iter()
@@ -257,7 +254,7 @@ mod tests {
         assert!(!chosen(200.0, 90.0));
         assert!(!chosen(400.0, 60.0));
         assert!(!chosen(101.0, 100.0));
-        // What was not measured stays as it is.
+        // Settings that were not measured stay as they are.
         assert!(decide(&report(Vec::new()), "c", true).compression);
     }
 

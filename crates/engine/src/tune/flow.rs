@@ -1,4 +1,4 @@
-//! [`Lane`]: one session on a connection of its own, over which data flows to be timed.
+//! [`Lane`]: one session on its own connection, over which data is timed.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Invalid};
 use crate::sftp::{File, FileAttributes, OpenFlags, Permissions, Sftp};
 use trunkline_request::tuning::Direction;
 
-/// Files on the server, for as long as a tuning takes.
+/// The files on the server during a tuning.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     pub(super) text: String,
@@ -25,10 +25,10 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names in a directory, which nobody else has.
+    /// Returns unused names in a directory.
     pub(super) fn new(directory: &str) -> Self {
         let mut nonce = [0; 8];
-        // Should it fail, a name that is taken is refused when the file is made.
+        // If this fails, creating a file with a used name is refused.
         let _ = SystemRandom::new().fill(&mut nonce);
         let nonce = u64::from_ne_bytes(nonce);
         let name = |what: &str| format!("{directory}/.trunkline-tune-{nonce:016x}-{what}");
@@ -40,26 +40,26 @@ impl Names {
         }
     }
 
-    /// Those that lanes open.
+    /// Returns the files that lanes open.
     fn open(&self) -> [&str; 3] {
         [&self.text, &self.random, &self.scratch]
     }
 
-    /// Everything that may have been made.
+    /// Returns every file that may have been created.
     pub(super) fn all(&self) -> [&str; 4] {
         [&self.text, &self.random, &self.scratch, &self.rsync]
     }
 }
 
-/// The bytes that were moved, and the time.
+/// The bytes that were moved, and their rate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
     pub(super) bytes: u64,
-    /// Bytes a second, without the round trip until the first answer.
+    /// Bytes per second, without the round trip until the first answer.
     pub(super) rate: f64,
 }
 
-/// The part of a scratch file that is written over and over: it stays in the server's memory.
+/// The part of a scratch file that is overwritten repeatedly: it stays in the server's memory.
 const SCRATCH: u64 = 16 * 1024 * 1024;
 
 /// One session, and the files it reads and writes.
@@ -91,7 +91,7 @@ impl Lane {
         &self.sftp
     }
 
-    /// Makes the scratch file, which must be new.
+    /// Creates the files, which must be new.
     pub(super) async fn create(&mut self, names: &Names) -> Result<(), Error> {
         self.scratch = Some(self.make(&names.scratch).await?);
         self.random = Some(self.make(&names.random).await?);
@@ -108,7 +108,7 @@ impl Lane {
         self.sftp.open(name, flags, attributes).await
     }
 
-    /// Opens the files that another lane made, of that length.
+    /// Opens the files that another lane created, of this length.
     pub(super) async fn open(&mut self, names: &Names, length: u64) -> Result<(), Error> {
         let [text, random, scratch] = names.open().map(|name| {
             let sftp = self.sftp.clone();
@@ -127,7 +127,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Fills the files that are read: with as much as a slot holds, at most `most`.
+    /// Fills a file that is read later: with as much as fits into a slot, at most `most`.
     pub(super) async fn fill(
         &self,
         compressible: bool,
@@ -136,7 +136,7 @@ impl Lane {
         most: u64,
     ) -> Result<Moved, Error> {
         let file = self.file(if compressible { &self.text } else { &self.random })?;
-        // In whole requests, so that none begins again at the file's beginning.
+        // In whole requests, so that none wraps to the file's beginning.
         let most = (most / u64::from(shape.size)).max(1) * u64::from(shape.size);
         let slot = Slot {
             bytes: slot.bytes.min(most),
@@ -145,8 +145,8 @@ impl Lane {
         self.write(file, compressible, shape, slot, most).await
     }
 
-    /// Moves data for as long as a slot lasts, and waits for what is then under way. `start`: the offset to begin at, so
-    /// that several lanes keep out of each other's way.
+    /// Moves data for the duration of a slot, and waits for what is then under way. `start` is the first offset, so
+    /// that several lanes read different data.
     pub(super) async fn run(
         &self,
         direction: Direction,
@@ -224,14 +224,14 @@ impl Lane {
     }
 }
 
-/// The `nth` piece of a sample that has no end.
+/// Returns the `nth` piece of an endlessly repeated sample.
 fn slice(sample: &Bytes, nth: u64, size: usize) -> Bytes {
     let places = (sample.len() / size).max(1) as u64;
     let start = (nth % places) as usize * size;
     sample.slice(start..start + size)
 }
 
-/// Times what moves.
+/// Times the moved data.
 struct Clock {
     slot: Slot,
     rtt: Duration,
@@ -254,7 +254,7 @@ impl Clock {
         }
     }
 
-    /// Returns whether more may be asked for. The first always may.
+    /// Returns whether to send another request. The first is always sent.
     fn goes_on(&self) -> bool {
         self.asked == 0 || (self.asked < self.slot.bytes && self.begun.elapsed() < self.slot.time)
     }
@@ -276,14 +276,14 @@ impl Clock {
     }
 }
 
-/// Bytes a second, without the round trip before the first answer, in which nothing moves. Where that is most of the time,
-/// half of the time counts: answers that come in one piece would else have taken none.
+/// Returns bytes per second, without the round trip before the first answer, in which nothing moves. At least half of
+/// the time counts: otherwise answers that arrive in one piece would have taken none.
 pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
     let moving = elapsed.saturating_sub(rtt).max(elapsed / 2);
     bytes as f64 / moving.as_secs_f64().max(1e-9)
 }
 
-/// The directory that relative paths begin at, or the one that was asked for, made absolute by the server.
+/// Returns the requested directory, or that of relative paths, made absolute by the server.
 pub(super) async fn directory(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
     String::from_utf8(path.to_vec())

@@ -1,4 +1,4 @@
-//! Measurements of this machine alone: ciphers, MACs, signatures, on one core, as the engine does them.
+//! Measurements of this machine alone: ciphers, MACs and signatures on one core, as the engine uses them.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use trunkline_proto::mac::Mac;
 use trunkline_request::tuning::{LocalReport, LocalRow, SIZES, SignatureRow};
 use trunkline_text::counted;
 
-/// Measures this machine, each algorithm at each size for so long.
+/// Measures this machine, each algorithm at each size for `each`.
 ///
 /// # Errors
-/// `Err(what)` where the cryptographic library refuses something, which it has no reason to.
+/// `Err(what)` if the cryptographic library refuses something, which it has no reason to.
 pub fn measure_local(each: Duration) -> Result<LocalReport, &'static str> {
     Ok(LocalReport {
         cpu: cpu(),
@@ -26,9 +26,9 @@ pub fn measure_local(each: Duration) -> Result<LocalReport, &'static str> {
     })
 }
 
-/// How often `work` can be done in a second.
+/// Returns how often `work` can be done per second.
 fn per_second(time: Duration, mut work: impl FnMut()) -> f64 {
-    // The first time fills caches.
+    // The first run fills caches.
     work();
     let (mut count, mut batch) = (0_u64, 1_u64);
     let begun = Instant::now();
@@ -41,7 +41,7 @@ fn per_second(time: Duration, mut work: impl FnMut()) -> f64 {
         if elapsed >= time {
             return count as f64 / elapsed.as_secs_f64().max(1e-9);
         }
-        // Looked at the clock some dozen times in all.
+        // Read the clock only some dozen times in all.
         if elapsed < time / 16 {
             batch *= 2;
         }
@@ -98,7 +98,7 @@ fn keys(cipher: Cipher, mac: Option<Mac>) -> Result<PacketKeys, &'static str> {
 
 fn macs(each: Duration) -> Result<Vec<LocalRow>, &'static str> {
     let mut rows = Vec::new();
-    // Before or after encryption, the work is the same.
+    // The work is the same before or after encryption.
     for (mac, algorithm) in [
         (Mac::HmacSha256Etm, hmac::HMAC_SHA256),
         (Mac::HmacSha512Etm, hmac::HMAC_SHA512),
@@ -206,7 +206,7 @@ fn signatures(each: Duration) -> Result<Vec<SignatureRow>, &'static str> {
     Ok(rows)
 }
 
-/// This machine: its CPU, and how many of its cores this process may use.
+/// Describes this machine: its CPU, and how many of its cores this process may use.
 pub(super) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let name = cpu();
@@ -218,7 +218,7 @@ pub(super) fn machine() -> String {
     format!("{name}, {}", counted(cores, "core"))
 }
 
-/// Linux's name for the CPU.
+/// Returns Linux's name for the CPU.
 fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find(|line| line.starts_with("model name"));

@@ -1,4 +1,4 @@
-//! The order of measurements, and the time limit of each: decisions without any I/O.
+//! The order of measurements, and the time limit of each, decided without I/O.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::memory::tuned::MOST_STREAMS;
 use crate::transfer::NEAR;
 use trunkline_request::tuning::Direction;
 
-/// The time and bytes that may be spent in all, over a path with this round trip.
+/// The total time and bytes to spend, over a path with this round trip.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) time: Duration,
@@ -27,9 +27,9 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// The order near by, where cores bound what moves; and far away, where the windows of one session do, so that how
-    /// many there are decides most. With each, the part of the budget that may be spent when it is over: what earlier ones
-    /// leave is added to it.
+    /// Returns the order of stages. On near paths cores are the limit. On far ones the windows of a session are, so
+    /// that the number of sessions matters most. Each stage has the part of the budget that may be spent by its end,
+    /// including what earlier stages left.
     fn order(rtt: Duration) -> [(Self, f64); 6] {
         if rtt < NEAR {
             [
@@ -52,7 +52,7 @@ impl Stage {
         }
     }
 
-    /// The stages after the link.
+    /// Returns the stages after the link.
     pub(super) fn after_link(rtt: Duration) -> impl Iterator<Item = Self> {
         Self::order(rtt).into_iter().skip(1).map(|(stage, _)| stage)
     }
@@ -76,13 +76,13 @@ pub(super) struct Slot {
     pub(super) bytes: u64,
 }
 
-/// Below this the scheduler's turns are most of what is measured.
+/// The shortest measurement: below this, scheduling dominates.
 const SHORTEST: Duration = Duration::from_millis(40);
-/// With fewer bytes, what queues on the way is.
+/// The fewest bytes of a measurement: below this, queueing on the way dominates.
 const FEWEST: f64 = 128e3;
 
 impl Budget {
-    /// The time and bytes left for a stage, when so much is spent.
+    /// Returns the time and bytes left for a stage, after what was spent.
     pub(super) fn remaining(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
         let mut order = Stage::order(self.rtt).into_iter();
         let end = order.find(|(each, _)| *each == stage).map_or(1.0, |(_, end)| end);
@@ -94,14 +94,13 @@ impl Budget {
 }
 
 impl Slot {
-    /// Divides what is left among so many measurements over a path with this round trip and rate, as far as known. One is
-    /// never shorter than it takes to mean something, so that fewer fit where there is little time; `most` is enough for
-    /// any.
+    /// Divides the rest among measurements over a path with this round trip and rate, if known. Each is long enough to
+    /// be meaningful, so that fewer fit into little time; none is longer than `most`.
     pub(super) fn share(self, measurements: usize, rtt: Duration, rate: Option<f64>, most: Duration) -> Self {
         let count = u32::try_from(measurements.max(1)).unwrap_or(u32::MAX);
         let meaning = rate.map_or(0.0, |rate| (FEWEST / rate.max(1.0)).min(2.0));
         let shortest = SHORTEST.max(rtt * 6).max(Duration::from_secs_f64(meaning));
-        // What is under way when time is up takes a round trip more.
+        // Data under way when the time is up takes another round trip.
         let time = (self.time / count).saturating_sub(rtt);
         Self {
             time: time.clamp(shortest, most.max(shortest)),
@@ -119,13 +118,13 @@ pub(super) struct Cell {
     pub(super) direction: Direction,
 }
 
-/// Every cipher on its own: with data that does not compress, both ways.
+/// Returns cells for every cipher without compression: incompressible data, both ways.
 pub(super) fn cipher_cells(ciphers: &[&'static str]) -> Vec<Cell> {
     cells(ciphers, &[(false, false)])
 }
 
-/// Every cipher with compression, both kinds of data, both ways; then what is left, data that compresses without it. In
-/// the order of `ciphers`, of which the first is the one that matters.
+/// Returns cells for every cipher with compression, both kinds of data, both ways; then for compressible data without
+/// compression. They are in the order of `ciphers`; the first one matters most.
 pub(super) fn compression_cells(ciphers: &[&'static str], server_compresses: bool) -> Vec<Cell> {
     if server_compresses {
         cells(ciphers, &[(true, true), (true, false), (false, true)])
@@ -134,7 +133,7 @@ pub(super) fn compression_cells(ciphers: &[&'static str], server_compresses: boo
     }
 }
 
-/// `kinds`: with compression, and of data that compresses.
+/// Returns cells for each of `kinds`: with compression, and with compressible data.
 fn cells(ciphers: &[&'static str], kinds: &[(bool, bool)]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &cipher in ciphers {
@@ -150,26 +149,26 @@ fn cells(ciphers: &[&'static str], kinds: &[(bool, bool)]) -> Vec<Cell> {
     cells
 }
 
-/// Requests under way: their size and how many.
+/// Requests under way: their size and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) size: u32,
     pub(super) depth: usize,
 }
 
-/// The most that one session has under way: its window, which grows to 15 MiB towards us and has 2 MiB towards sshd.
+/// The most bytes under way in one session: its window, which grows to 15 MiB towards us and is 2 MiB towards sshd.
 pub(super) const MOST_UNDER_WAY: f64 = 16e6;
 
 impl Shape {
-    /// As much under way as keeps a path of this rate and round trip busy, twice over, in requests of at most `largest`
-    /// bytes. What is under way at the end of a measurement has to be waited for, so it is no more than that.
+    /// Returns the shape that fills a path of this rate and round trip twice, in requests of at most `largest` bytes.
+    /// It is not larger, because a measurement's end waits for what is under way.
     pub(super) fn filling(rate: f64, rtt: Duration, largest: u32) -> Self {
-        /// The time that sshd and this side may take to turn round, on any path.
+        /// The time that sshd and this side may take to respond, on any path.
         const TURN: f64 = 0.004;
         Self::holding(rate * (2.0 * rtt.as_secs_f64() + TURN), largest)
     }
 
-    /// So many bytes under way, in requests of at most `largest` bytes.
+    /// Returns the shape with this many bytes under way, in requests of at most `largest` bytes.
     pub(super) fn holding(bytes: f64, largest: u32) -> Self {
         let wanted = bytes.clamp(16e3, MOST_UNDER_WAY);
         // At least four, so that one may be late.
@@ -182,7 +181,7 @@ impl Shape {
     }
 }
 
-/// Sizes and depths that are tried, those that decide first. Nothing has more than [`MOST_UNDER_WAY`].
+/// Returns the sizes and depths to try, the most decisive first. None exceeds [`MOST_UNDER_WAY`].
 pub(super) fn shapes(largest: u32, usual: usize, full: bool) -> Vec<Shape> {
     let sizes: &[u32] = if full {
         &[8, 64, 512, 2048, 4096, 8192, 16384, 32768, 65536, 131_072]
@@ -206,9 +205,9 @@ pub(super) fn shapes(largest: u32, usual: usize, full: bool) -> Vec<Shape> {
     shapes
 }
 
-/// How many sessions to measure next in one direction, after those that were, with their rates; `None` when no other
-/// number can be the best one. `usual`, what copies take on their own, comes first, so that nothing is chosen that was not
-/// compared with it; then fewer for as long as they move as much, then more for as long as they move more.
+/// Returns the number of sessions to measure next in one direction, after those in `tried` with their rates; `None` if
+/// no other number can be best. `usual`, the number that copies use untuned, comes first, because every choice is
+/// compared with it. Then come fewer as long as they move as much, then more as long as they move more.
 pub(super) fn next_streams(usual: usize, full: bool, tried: &[(usize, f64)]) -> Option<usize> {
     let rate = |streams: usize| tried.iter().find(|row| row.0 == streams).map(|row| row.1);
     let Some(usual_rate) = rate(usual) else {
@@ -277,14 +276,14 @@ mod tests {
             }
             tried.into_iter().map(|(streams, _)| streams).collect::<Vec<_>>()
         };
-        // Each session is bound by its window.
+        // Each session's window is the limit.
         assert_eq!(tried(16, |streams| streams as f64), [16, 8]);
         assert_eq!(tried(4, |streams| streams as f64), [4, 2, 8, 16]);
-        // The link is, or the core.
+        // The link or the core is the limit.
         assert_eq!(tried(4, |_| 1.0), [4, 2, 1, 8]);
         assert_eq!(tried(1, |_| 1.0), [1, 2]);
         assert_eq!(tried(5, |streams| streams.min(3) as f64), [5, 2, 10]);
-        // With --full, all.
+        // With --full, all numbers.
         let most = [(5, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
         assert_eq!(next_streams(5, true, &most), Some(4));
         assert_eq!(next_streams(5, true, &[]), Some(5));
@@ -324,7 +323,7 @@ mod tests {
         // 1 MB/s over 20 ms: little, in small requests.
         let slow = Shape::filling(1e6, 20 * MS, 261_120);
         assert!(slow.size as usize * slow.depth <= 64 * 1024, "{slow:?}");
-        // 1 GB/s near by.
+        // 1 GB/s on a near path.
         let near = Shape::filling(1e9, MS / 10, 261_120);
         assert_eq!(near.size, 261_120);
         assert!((4..=64).contains(&near.depth), "{near:?}");

@@ -1,4 +1,4 @@
-//! rsync over plain ssh, run for real: what its options are worth on a path.
+//! rsync over plain ssh, run for real: how much its options gain on a path.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,19 +16,19 @@ const PAGE: usize = 4096;
 const FIRST: &str = "first";
 const CHANGED: &str = "changed";
 
-/// Runs of each, of which the median counts.
+/// Runs of each variant; the median counts.
 pub(super) const RUNS: usize = 3;
 
-/// rsync here and there, and files for it.
+/// The means to run rsync, and its files.
 pub(super) struct Rsync {
     request: Request,
     /// The remote shell, as rsync's `-e` takes it.
     shell: String,
-    /// Here: a log file, and the same with changes.
+    /// The local directory: a log file, and the same with changes.
     directory: tempfile::TempDir,
     bytes: u64,
     sftp: Sftp,
-    /// There, and which of the files it is.
+    /// The path on the server, and which of the files is there.
     target: String,
     there: Option<&'static str>,
 }
@@ -36,9 +36,9 @@ pub(super) struct Rsync {
 /// The task of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// The target is not there.
+    /// The target does not exist.
     New,
-    /// The target is there, and a sixteenth of it is different.
+    /// The target exists, and a sixteenth of it differs.
     Changed,
 }
 
@@ -51,7 +51,7 @@ impl Work {
     }
 }
 
-/// A run's options beside those of all.
+/// A run's specific options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Variant {
     pub(super) work: Work,
@@ -62,7 +62,7 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    /// The first of each work is rsync as it is. `ssh`: what was found to be best for plain ssh.
+    /// Returns all variants. The first of each work has no options. `ssh` are the best options found for plain ssh.
     pub(super) fn all(ssh: &[String]) -> Vec<Self> {
         let variant = |work, ssh: &[String], rsync: &[&str]| Self {
             work,
@@ -75,7 +75,7 @@ impl Variant {
         }
         all.push(variant(Work::Changed, &[], &[]));
         all.push(variant(Work::Changed, &[], &["-W"]));
-        // rsync's own choice is about the square root of the length; 128 KiB is the largest it takes.
+        // rsync's default is about the square root of the length; 128 KiB is its largest.
         all.push(variant(Work::Changed, &[], &["--block-size=131072"]));
         all
     }
@@ -95,7 +95,7 @@ impl Variant {
 }
 
 impl Rsync {
-    /// `Err(why)`, in words, where rsync cannot be run. `target`: a path on the server that is not there.
+    /// Prepares the runs. Returns `Err(why)` if rsync cannot be run. `target` is an unused path on the server.
     pub(super) fn prepare(
         request: &Request,
         sftp: &Sftp,
@@ -106,7 +106,7 @@ impl Rsync {
         let program = ssh_program(&request.world).map_err(|error| error.to_string())?;
         let mut words = vec![program.into_os_string()];
         words.extend(request.ssh_args.iter().cloned());
-        // Nothing is asked, nothing is shared: each run logs in anew, as it would without us.
+        // No prompts and no sharing: each run logs in separately, as it would without trunkline.
         for option in ["BatchMode=yes", "ControlPath=none", "ClearAllForwardings=yes"] {
             words.extend(["-o".into(), option.into()]);
         }
@@ -134,7 +134,7 @@ impl Rsync {
         })
     }
 
-    /// How long one run takes; `Err(why)`, in words, for one that fails.
+    /// Returns how long one run takes, or `Err(why)` if it fails.
     pub(super) async fn run(&mut self, variant: &Variant) -> Result<Duration, String> {
         let source = match variant.work {
             Work::New => {
@@ -168,7 +168,7 @@ impl Rsync {
             shell.push_str(option);
         }
         let host = &self.request.destination.host;
-        // An address with colons would be taken for a path.
+        // Without brackets, an address with colons would be taken for a path.
         let host = if host.contains(':') {
             format!("[{host}]")
         } else {
@@ -176,7 +176,7 @@ impl Rsync {
         };
         let world = &self.request.world;
         let mut command = local_program("rsync", world);
-        // -I: files of the same length and time differ nevertheless.
+        // -I: the files differ despite equal length and time.
         command
             .args(["-tI", "-e", &shell])
             .args(options)
@@ -209,7 +209,7 @@ impl Rsync {
     }
 }
 
-/// Returns whether there is an rsync here.
+/// Returns whether rsync is installed here.
 pub(super) fn is_here(request: &Request) -> bool {
     let path = request.world.var("PATH").unwrap_or(OsStr::new("/usr/bin:/bin"));
     std::env::split_paths(path).any(|directory| directory.join("rsync").is_file())
@@ -218,7 +218,7 @@ pub(super) fn is_here(request: &Request) -> bool {
 fn write_files(directory: &Path, samples: &Samples, bytes: u64) -> std::io::Result<()> {
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut file: Vec<u8> = samples.text.iter().copied().cycle().take(length).collect();
-    // No two pages are alike, or rsync would find one in the other.
+    // Make all pages different, or rsync would find one in another.
     for (number, page) in file.chunks_exact_mut(PAGE).enumerate() {
         page[..8].copy_from_slice(&number.to_be_bytes());
     }

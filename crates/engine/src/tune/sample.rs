@@ -3,13 +3,13 @@
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of each sample: many times what zlib looks back over, so that repeating one compresses no better.
+/// The length of each sample: many times zlib's window, so that repeating a sample compresses no better.
 pub(super) const LENGTH: usize = 4 * 1024 * 1024;
 
 /// The two kinds of data.
 #[derive(Clone)]
 pub(crate) struct Samples {
-    /// Log lines of a web server. Zeros would compress to a thousandth, which no real data does.
+    /// Log lines of a web server. Zeros would compress to a thousandth, unlike real data.
     pub(crate) text: Bytes,
     pub(crate) random: Bytes,
 }
@@ -29,7 +29,7 @@ impl Samples {
 
 fn random(length: usize) -> Bytes {
     let mut bytes = BytesMut::zeroed(length);
-    // The system's source does not fail once it has begun; zeros would be told by the figures.
+    // The system's source does not fail once it works, and zeros would show in the figures.
     let _ = SystemRandom::new().fill(&mut bytes);
     bytes.freeze()
 }
@@ -51,7 +51,7 @@ fn text(length: usize) -> Bytes {
         "kube-probe/1.29",
         "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7)",
     ];
-    // xorshift64: the same lines every time, so that two runs measure the same.
+    // xorshift64: the same lines every time, so that runs are comparable.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {
         state ^= state << 13;
@@ -88,7 +88,7 @@ fn text(length: usize) -> Bytes {
 mod tests {
     use super::*;
 
-    /// The length after zlib at its usual level, which sshd uses.
+    /// Returns the length after zlib at its default level, which sshd uses.
     fn compressed_length(data: &[u8]) -> usize {
         let mut out = Vec::with_capacity(data.len() * 2);
         flate2::Compress::new(flate2::Compression::new(6), true)

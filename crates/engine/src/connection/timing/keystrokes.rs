@@ -37,7 +37,7 @@ struct Typing {
     slower: Duration,
 }
 
-/// The next thing to send.
+/// The data or chaff to send now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Nothing,

@@ -4,7 +4,7 @@ const MIB: u64 = 1024 * 1024;
 const PACKET: u64 = 32 * 1024;
 const MS: Duration = Duration::from_millis(1);
 
-/// So many bytes in packets, at so many bytes a second. Whether that began a gathering, and the time after it.
+/// Receives `bytes` in packets at `rate` bytes per second. Returns whether gathering began, and the time.
 fn burst(rhythm: &mut Rhythm, bytes: u64, rate: u64, mut now: Instant) -> (bool, Instant) {
     for _ in 0..bytes / PACKET {
         now += Duration::from_nanos(PACKET * 1_000_000_000 / rate);
@@ -40,7 +40,7 @@ fn what_comes_slowly_is_not_gathered() {
 fn answers_that_never_come_together_are_waited_for_less_and_less() {
     let mut now = Instant::now();
     let mut rhythm = Rhythm::new(now);
-    // A client that asks for a piece when it has the one before: each wait is useless.
+    // A client that requests a piece when it has the one before: each wait is useless.
     let (mut received, mut waits) = (0, 0);
     while received < 1024 * MIB {
         rhythm.asked = Some(now);
@@ -78,8 +78,8 @@ mod sockets {
 
     use super::*;
 
-    /// A connection to a server that sends `bytes`, "end" when it is asked to, and closes when it is asked again. Whatever
-    /// time the bytes take, they are a burst.
+    /// Connects to a server that sends `bytes`, "end" at the first request, and closes at the second. The bytes count
+    /// as a burst, however long they take.
     async fn connection(bytes: u64) -> (Gathering, JoinHandle<()>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -107,7 +107,7 @@ mod sockets {
         matches!(connection.state, State::Gathering { .. })
     }
 
-    /// The timer of the wait that is under way.
+    /// Returns the timer of the current wait.
     fn timer(connection: &mut Gathering) -> Pin<&mut Sleep> {
         match &mut connection.state {
             State::Gathering { until, waiting: true } => until.as_mut(),
@@ -115,13 +115,13 @@ mod sockets {
         }
     }
 
-    /// Returns whether one who wants to read has to wait.
+    /// Returns whether a reader has to wait.
     async fn waits_for(connection: &mut Gathering, bytes: &mut [u8]) -> bool {
         let mut reading = std::pin::pin!(connection.read(bytes));
         std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await
     }
 
-    /// Reads data that comes while a reader waits, and was not there when it began to.
+    /// Reads data that arrives while the reader waits, and was not there when the wait began.
     async fn hear_the_end(connection: &mut Gathering) {
         let mut answer = [0; 3];
         assert!(waits_for(connection, &mut answer).await, "nothing was sent yet");
