@@ -1,6 +1,6 @@
-//! User authentication (RFC 4252, RFC 4256): one request at a time, and what the server says to it.
+//! User authentication (RFC 4252, RFC 4256): one request at a time, and the server's answer.
 //!
-//! The layer decides nothing: each [`AuthTurn`] is a question to the application, which answers with one request.
+//! The layer decides nothing: each [`AuthTurn`] asks the application for one request.
 
 use bytes::Bytes;
 use zeroize::Zeroizing;
@@ -11,9 +11,9 @@ use crate::message;
 use crate::wire::{Reader, Writer};
 use trunkline_text::Printable;
 
-/// The most prompts in one SSH_MSG_USERAUTH_INFO_REQUEST; OpenSSH's own client has the same bound.
+/// The most prompts in one SSH_MSG_USERAUTH_INFO_REQUEST, as in OpenSSH's client.
 const MAX_PROMPTS: u32 = 100;
-/// The service that authentication is (RFC 4252 section 4).
+/// The service name of authentication (RFC 4252 section 4).
 const SERVICE: &str = "ssh-userauth";
 
 /// A request that waits for its answer. It decides what messages 60 and 61 mean.
@@ -27,7 +27,7 @@ enum Request {
     KeyboardInteractive,
 }
 
-/// The statement of a client's host about its user (RFC 4252 section 9).
+/// A host's statement about its user (RFC 4252 section 9).
 #[derive(Debug, Clone, Copy)]
 pub struct HostClaim<'a> {
     /// The public key algorithm of the host's key.
@@ -59,7 +59,7 @@ impl Auth {
         }
     }
 
-    /// Later requests are for this user.
+    /// Sets the user of later requests.
     pub(crate) fn set_user(&mut self, user: &str) {
         user.clone_into(&mut self.user);
     }
@@ -81,13 +81,13 @@ impl Auth {
             .string(method)
     }
 
-    /// RFC 4252 section 5.2: asks which methods can continue.
+    /// Asks which methods can continue (RFC 4252 section 5.2).
     pub(crate) fn none(&mut self) -> Bytes {
         self.outstanding = Some(Request::None);
         self.request("none").finish()
     }
 
-    /// The part of a publickey request that is signed, without the session id (RFC 4252 section 7). With a
+    /// Returns the part of a publickey request that is signed, without the session id (RFC 4252 section 7). With a
     /// `host_key`, the method is publickey-hostbound-v00@openssh.com (OpenSSH's PROTOCOL, section 3.2).
     fn publickey(&self, signed: bool, algorithm: &str, key: &[u8], host_key: Option<&[u8]>) -> Writer {
         let method = if host_key.is_some() {
@@ -108,7 +108,7 @@ impl Auth {
         self.publickey(false, algorithm, key, None).finish()
     }
 
-    /// The bytes that the key's owner signs.
+    /// Returns the bytes that the key's owner signs.
     pub(crate) fn data_to_sign(
         &self,
         session_id: &[u8],
@@ -133,7 +133,7 @@ impl Auth {
             .finish()
     }
 
-    /// The part of a hostbased request that is signed, without the session id (RFC 4252 section 9).
+    /// Returns the part of a hostbased request that is signed, without the session id (RFC 4252 section 9).
     fn hostbased_request(&self, claim: &HostClaim<'_>) -> Writer {
         self.request("hostbased")
             .string(claim.algorithm)
@@ -142,7 +142,7 @@ impl Auth {
             .string(claim.user)
     }
 
-    /// The bytes that the client's host signs.
+    /// Returns the bytes that the client's host signs.
     pub(crate) fn data_for_host_to_sign(&self, session_id: &[u8], claim: &HostClaim<'_>) -> Bytes {
         let request = self.hostbased_request(claim).finish();
         Writer::new().string(session_id).raw(&request).finish()
@@ -182,7 +182,7 @@ impl Auth {
 
     // The server's messages.
 
-    /// Handles a message of authentication. `None`: there is nothing to tell the application.
+    /// Handles a message of authentication. Returns `None` if the application need not know.
     pub(crate) fn handle(&mut self, payload: &[u8]) -> Result<Option<Event>, Error> {
         let mut reader = Reader::new(payload);
         let number = reader.u8()?;
@@ -191,7 +191,7 @@ impl Auth {
         }
         let event = match (number, self.outstanding) {
             (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
-                // Some servers leave the name out, and OpenSSH's client does not mind.
+                // Some servers omit the name, and OpenSSH's client tolerates that.
                 let accepted = match reader.is_empty() {
                     true => SERVICE.as_bytes(),
                     false => reader.string()?,
@@ -234,12 +234,12 @@ impl Auth {
     }
 }
 
-/// Text for the user, of as many lines as the server likes.
+/// Reads text for the user, which may have many lines.
 fn text(reader: &mut Reader<'_>) -> Result<String, Error> {
     Ok(Printable::text(reader.string()?).into_string())
 }
 
-/// SSH_MSG_USERAUTH_INFO_REQUEST (RFC 4256 section 3.2).
+/// Parses SSH_MSG_USERAUTH_INFO_REQUEST (RFC 4256 section 3.2).
 fn questions(mut reader: Reader<'_>) -> Result<Event, Error> {
     let name = text(&mut reader)?;
     let instruction = text(&mut reader)?;
@@ -274,7 +274,7 @@ mod tests {
             .finish()
     }
 
-    /// Authentication whose service the server has accepted.
+    /// Returns authentication whose service the server has accepted.
     fn accepted_auth() -> Auth {
         let mut auth = Auth::new("jo".into());
         let accept = Writer::message(message::SERVICE_ACCEPT).string(SERVICE).finish();

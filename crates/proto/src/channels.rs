@@ -1,8 +1,8 @@
 //! The connection protocol (RFC 4254): global requests, and the channels of one connection.
 //!
-//! Messages of the server come in through [`Channels::handle`]; what it has to say leaves through
-//! [`Channels::next_message`], control messages first, then data, a packet from each channel in turn. Nothing here
-//! knows of keys or sockets, so that any sequence of operations can be tried on it by itself.
+//! [`Channels::handle`] takes the server's messages. [`Channels::next_message`] returns the messages to send: control
+//! messages first, then data, one packet from each channel in turn. Keys and sockets are unknown here, so that any
+//! sequence of operations can be tested in isolation.
 
 pub(crate) mod channel;
 pub(crate) mod event;
@@ -25,12 +25,12 @@ use request::{ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, Incom
 use trunkline_text::Printable;
 use window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 
-/// The next thing to seal.
+/// The next message to seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outgoing {
     /// A whole message.
     Control(Bytes),
-    /// A channel's data, with the message's head apart so that the data need not be copied together with it.
+    /// A channel's data, with the message's head separate so that the data need not be copied.
     Data {
         /// Message number, recipient channel, length.
         head: [u8; 9],
@@ -39,13 +39,13 @@ pub enum Outgoing {
     },
 }
 
-/// The most channels that the server may have offered without an answer from the application.
+/// The most channels offered by the server that the application has not answered.
 const MAX_OFFERED: usize = 1024;
-/// The most channels of the server's own that there may be at once, as OpenSSH's CHANNELS_MAX_CHANNELS.
+/// The most open channels that the server offered, as OpenSSH's CHANNELS_MAX_CHANNELS.
 const MAX_INCOMING: usize = 10_000;
-/// The longest name of an address or a socket in an offer. Those of the system are far shorter.
+/// The longest name of an address or a socket in an offer. Real ones are far shorter.
 const MAX_OFFERED_NAME: usize = 1024;
-/// The longest words of a server about a signal that are kept.
+/// The longest text about a signal that is kept.
 const MAX_SIGNAL_TEXT: usize = 4096;
 
 /// All channels of a connection.
@@ -53,7 +53,7 @@ const MAX_SIGNAL_TEXT: usize = 4096;
 pub struct Channels {
     table: HashMap<ChannelId, Channel>,
     next_id: u32,
-    /// Channels of the server's: those that it has offered, and with them those that were taken.
+    /// The server's channels: those offered, and those offered or accepted.
     offered: usize,
     incoming: usize,
     control: Control,
@@ -67,23 +67,23 @@ pub struct Channels {
     next_global: u64,
     events: VecDeque<ChannelEvent>,
     rtt: RoundTrip,
-    /// The arrival of the data that is being handled; none before any has come.
+    /// The arrival of the data being handled; `None` before the first.
     arrival: Option<Arrival>,
-    /// The server has waited for credit since somebody looked.
+    /// The server has waited for credit since the last check.
     starved: bool,
     budget: Arc<WindowBudget>,
     overdraft_allowed: bool,
     opened: u32,
-    /// The server has told its host keys.
+    /// The server has sent its host keys.
     told_host_keys: bool,
-    /// Channels that were asked for and are not wanted any more; what the server says of their opening is still to come.
+    /// Channels that were requested and given up before the server has answered.
     disowned: HashSet<ChannelId>,
 }
 
-/// Whole messages to send, in order.
+/// Control messages to send, in order.
 #[derive(Debug, Default)]
 struct Control {
-    /// Each with whether the server made us say it.
+    /// Each with whether the server made us send it.
     messages: VecDeque<(Bytes, bool)>,
     owed: Owed,
 }
@@ -94,8 +94,8 @@ impl Control {
         self.messages.push_back((message, false));
     }
 
-    /// Queues what the server's messages oblige this side to say, be it at once or through the application. Who queues
-    /// it need not look whether there is room: nothing more is taken from a server that is owed too much.
+    /// Queues a reply that the server's messages require, at once or through the application. The caller need not check
+    /// for room: a server that is owed too much is not read any further.
     fn owe(&mut self, message: Bytes) {
         self.owed.add(message.len());
         self.messages.push_back((message, true));
@@ -109,7 +109,7 @@ impl Control {
         Some(message)
     }
 
-    /// Takes out the messages that open channels.
+    /// Removes and returns the messages that open channels.
     fn take_openings(&mut self) -> Vec<Bytes> {
         let (opens, rest) = std::mem::take(&mut self.messages)
             .into_iter()
@@ -120,10 +120,10 @@ impl Control {
 }
 
 impl Channels {
-    /// The most that counts as little to send.
+    /// The most bytes that count as little to send.
     const SMALL: usize = 4096;
 
-    /// No channels yet; their windows will grow from `budget`.
+    /// Creates an empty table of channels, whose windows will grow from `budget`.
     pub fn new(budget: Arc<WindowBudget>) -> Self {
         Self {
             budget,
@@ -133,61 +133,59 @@ impl Channels {
 
     // Getters.
 
-    /// Channels that exist, opening and closing ones included.
+    /// Returns the number of channels, including opening and closing ones.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Returns whether there is no channel.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Whether a session's command may have begun. Of a channel that is gone nothing is remembered: `Maybe`, which never
-    /// lets anyone run it again; its events have told.
+    /// Returns whether a session's command may have started. For a channel that is gone the answer is `Maybe`, so that
+    /// its command is never run again; its events have told more.
     pub fn start_state(&self, id: ChannelId) -> Started {
         self.table
             .get(&id)
             .map_or(Started::Maybe, |channel| channel.started)
     }
 
-    /// Bytes of a channel that wait to be sent.
+    /// Returns the bytes of a channel that wait to be sent.
     pub fn waiting(&self, id: ChannelId) -> usize {
         self.table.get(&id).map_or(0, |channel| channel.outbox.len())
     }
 
-    /// Bytes that the server's window lets out beyond those that wait.
+    /// Returns how many bytes the server's window allows beyond those that wait.
     pub fn room(&self, id: ChannelId) -> usize {
         self.table.get(&id).map_or(0, Channel::room)
     }
 
-    // What the application does.
+    // Actions of the application.
 
-    /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
-    /// been timed.
+    /// Sets the round-trip time that connecting showed, possibly only to a proxy. It counts until an answer has been
+    /// timed.
     pub fn assume_rtt(&mut self, rtt: Duration) {
         self.rtt.assume(rtt);
     }
 
-    /// The server's answer to something has taken so long, while nothing else was under way towards this side. The
-    /// shortest of the last while decides how far windows grow.
+    /// Notes the time of an answer while nothing else was on its way here. The shortest recent one decides how far
+    /// windows grow.
     pub fn answered_after(&mut self, time: Duration, now: Instant) {
         self.rtt.record(time, now);
     }
 
-    /// The server has answered something within so long, and may have worked or waited meanwhile: the round trip takes at
-    /// most that.
+    /// Notes the time of an answer that may include the server's work: an upper bound of the round trip.
     pub fn answered_within(&mut self, time: Duration) {
         self.rtt.at_most(time);
     }
 
-    /// The shortest round trip of the last 10 to 20 seconds with measurements; `None` until something was answered:
-    /// what was assumed may be that of a proxy.
+    /// Returns the shortest round trip of the last 10 to 20 seconds with measurements, or `None` before the first
+    /// answer: the assumed one may be that of a proxy.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt.shortest()
     }
 
-    /// Returns the number of measurements. Before that, it is only known to be no longer.
+    /// Returns the number of measurements. While it is 0, the round trip is only bounded from above.
     pub fn rtt_measurements(&self) -> u32 {
         self.rtt.measurements()
     }
@@ -203,20 +201,20 @@ impl Channels {
         std::mem::take(&mut self.starved)
     }
 
-    /// All that had come was read: what is handled next came later.
+    /// Notes that everything was read: what is handled next came later.
     pub fn mark_drained(&mut self) {
         if let Some(arrival) = &mut self.arrival {
             arrival.drained += 1;
         }
     }
 
-    /// Whether data may follow a session's start before its window is known to be open (see the crate's
+    /// Sets whether data may follow a session's start before its window is known to be open (see the crate's
     /// documentation on the early flights).
     pub fn allow_overdraft(&mut self, allowed: bool) {
         self.overdraft_allowed = allowed;
     }
 
-    /// Opens a channel. Requests and data may be given to it at once; they leave when the server's number for it is
+    /// Opens a channel. Requests and data may be queued at once; they are sent when the server's number for it is
     /// known.
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         let id = self.allocate();
@@ -244,7 +242,7 @@ impl Channels {
         }
     }
 
-    /// Returns whether something was asked of a session, may have left, and was not answered.
+    /// Returns whether a session's start was possibly sent, and not answered.
     pub(crate) fn awaits_start(&self, id: ChannelId) -> bool {
         let channel = self.table.get(&id);
         channel.is_some_and(|channel| {
@@ -252,12 +250,12 @@ impl Channels {
         })
     }
 
-    /// The global request that has just left, behind so many whose answers are awaited.
+    /// Returns the global request that was just sent, after `behind` unanswered ones.
     pub(crate) fn global_request_left(&self, behind: usize) -> Option<GlobalRequestId> {
         self.global_replies.get(behind).copied()
     }
 
-    /// The server does not understand a global request: nothing else will be said of it.
+    /// Reports a global request that the server did not understand as refused.
     pub(crate) fn global_request_refused(&mut self, id: GlobalRequestId) {
         self.global_replies.retain(|awaited| *awaited != id);
         self.events.push_back(ChannelEvent::GlobalReply {
@@ -267,7 +265,7 @@ impl Channels {
         });
     }
 
-    /// Asks something of a session. Does nothing when the channel is gone.
+    /// Sends a request in a session. Does nothing if the channel is gone.
     pub fn request(&mut self, id: ChannelId, request: &ChannelRequest) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
@@ -297,7 +295,7 @@ impl Channels {
         }
     }
 
-    /// Gives data to a channel. There is no bound here: the application keeps [`Self::waiting`] in bounds.
+    /// Queues data for a channel. There is no bound here: the application keeps [`Self::waiting`] in bounds.
     pub fn write(&mut self, id: ChannelId, data: Bytes) {
         if let Some(channel) = self.table.get_mut(&id)
             && !channel.eof_wanted
@@ -308,7 +306,7 @@ impl Channels {
         }
     }
 
-    /// Says, behind the data given so far, that no more follows.
+    /// Ends a channel's data, after the queued data.
     pub fn eof(&mut self, id: ChannelId) {
         if let Some(channel) = self.table.get_mut(&id) {
             channel.eof_wanted = true;
@@ -316,7 +314,7 @@ impl Channels {
         }
     }
 
-    /// Closes a channel now: what was not sent is dropped, and nothing of it is reported but [`ChannelEvent::Closed`].
+    /// Closes a channel now. Unsent data is dropped, and only [`ChannelEvent::Closed`] is reported.
     pub fn close(&mut self, id: ChannelId) {
         if let Some(Channel {
             opening: Opening::Offered(_),
@@ -329,13 +327,13 @@ impl Channels {
             channel.abandoned = true;
             channel.close_wanted = true;
             channel.discard();
-            // An EOF here would tell the other end that it has everything.
+            // An EOF would tell the other end that it has everything.
             channel.eof_wanted = false;
             self.schedule(id);
         }
     }
 
-    /// The application has read `n` bytes of a channel's data.
+    /// Notes that the application has read `n` bytes of a channel's data.
     pub fn consume(&mut self, id: ChannelId, n: usize, now: Instant) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
@@ -350,7 +348,7 @@ impl Channels {
         }
     }
 
-    /// Takes a channel that the server offered.
+    /// Accepts a channel that the server offered.
     pub fn accept(&mut self, id: ChannelId) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
@@ -371,7 +369,7 @@ impl Channels {
         self.schedule(id);
     }
 
-    /// Refuses a channel that the server offered.
+    /// Rejects a channel that the server offered.
     pub fn reject(&mut self, id: ChannelId, reason: OpenFailure, description: &str) {
         let Some(channel) = self.table.get(&id) else {
             return;
@@ -384,7 +382,7 @@ impl Channels {
         self.control.owe(open_failure(remote, reason, description));
     }
 
-    /// Sends a global request; its answer comes as [`ChannelEvent::GlobalReply`].
+    /// Sends a global request; [`ChannelEvent::GlobalReply`] is its answer.
     pub fn global_request(&mut self, request: &GlobalRequest) -> GlobalRequestId {
         let id = GlobalRequestId(self.next_global);
         self.next_global += 1;
@@ -395,7 +393,7 @@ impl Channels {
 
     // Output.
 
-    /// The next event.
+    /// Returns the next event.
     pub fn next_event(&mut self) -> Option<ChannelEvent> {
         self.events.pop_front()
     }
@@ -405,7 +403,7 @@ impl Channels {
         !self.control.messages.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
     }
 
-    /// The next message to seal.
+    /// Returns the next message to seal.
     pub fn next_message(&mut self) -> Option<Outgoing> {
         loop {
             if let Some(control) = self.control.pop() {
@@ -430,7 +428,7 @@ impl Channels {
         }
     }
 
-    /// A control message goes to the transport. Up to here, a command that it asks for has certainly not begun.
+    /// Notes that a control message goes to the transport. Until then, a command in it has certainly not started.
     fn leaves(&mut self, message: &[u8]) {
         if self.starting.is_empty() {
             return;
@@ -444,7 +442,7 @@ impl Channels {
         }
     }
 
-    /// Sends EOF and CLOSE once nothing is left to send before them.
+    /// Sends EOF and CLOSE once no data is left to send.
     fn finish_sending(&mut self, id: ChannelId, remote: RemoteId) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
@@ -482,26 +480,26 @@ impl Channels {
 
     // The early flight.
 
-    /// A session's start was proven to be refused, or is sent again after such proof.
+    /// Sets whether a session may have started: after a proven refusal, or when its start is sent again.
     pub(crate) fn set_started(&mut self, id: ChannelId, started: Started) {
         if let Some(channel) = self.table.get_mut(&id) {
             channel.started = started;
         }
     }
 
-    /// Returns whether the application has given a channel up.
+    /// Returns whether the application has given up a channel.
     pub(crate) fn is_abandoned(&self, id: ChannelId) -> bool {
         self.table.get(&id).is_none_or(|channel| channel.abandoned)
     }
 
-    /// Takes the messages that may leave before authentication has succeeded: every opening that waits, and everything
-    /// given to the first channel of the connection, addressed to the number that sshd gives to a connection's first
-    /// channel: 0. Each message comes with its channel.
+    /// Takes the messages that may be sent before authentication has succeeded: every waiting opening, and everything
+    /// queued in the connection's first channel, addressed to 0, sshd's number for a connection's first channel. Each
+    /// message comes with its channel.
     pub(crate) fn take_early(&mut self) -> Vec<(Option<ChannelId>, Bytes)> {
         let mut early: Vec<(Option<ChannelId>, Bytes)> = Vec::new();
         let first = ChannelId(0);
-        // Only openings wait at this point: nothing else can be asked before authentication but global requests,
-        // which stay behind so that their answers keep their order.
+        // Only openings wait here: the only other messages before authentication are global requests, which stay back
+        // so that their answers keep their order.
         for (n, open) in self.control.take_openings().into_iter().enumerate() {
             let id = (n == 0 && self.opened == 0 && self.next_id > 0).then_some(first);
             early.push((id, open));
@@ -554,7 +552,7 @@ impl Channels {
 
     // The server's messages.
 
-    /// Returns the size of the replies that the server's messages demand and that wait to be sent.
+    /// Returns the size of the replies that the server's messages require and that wait to be sent.
     pub(crate) fn owed_replies(&self) -> Owed {
         self.control.owed
     }
@@ -582,10 +580,10 @@ impl Channels {
         }
     }
 
-    /// The channel that a message is about; `None` for a late message about one that is gone, which is ignored: there are
-    /// servers that give credit back behind their CLOSE, and OpenSSH's client does not mind. Numbers are not used
-    /// twice, so that it can be meant for no other. RFC 4254 gives no meaning to a message about a channel that never
-    /// was; OpenSSH ends the connection too.
+    /// Returns the channel that a message is about. A late message about a channel that is gone is ignored (`None`):
+    /// some servers return credit after their CLOSE, and OpenSSH's client tolerates that. Numbers are not reused, so
+    /// that it cannot be meant for another. RFC 4254 gives no meaning to a message about a channel that never existed;
+    /// OpenSSH also ends the connection.
     fn channel(&mut self, reader: &mut Reader<'_>) -> Result<Option<(ChannelId, &mut Channel)>, Error> {
         let id = ChannelId(reader.u32()?);
         if id.0 < self.next_id && !self.table.contains_key(&id) {
@@ -636,7 +634,7 @@ impl Channels {
         if peek.u32()? == SSH_EXTENDED_DATA_STDERR {
             return self.handle_data(payload, reader, Stream::Stderr);
         }
-        // A stream of a type that nobody defined: nobody reads it, so its credit goes back at once.
+        // A stream of an undefined type: nothing reads it, so its credit is returned at once.
         let len = peek.string()?.len();
         let Some((_, channel)) = self.channel(&mut reader.clone())? else {
             return Ok(());
@@ -686,7 +684,7 @@ impl Channels {
             return Err(PeerMisbehaved::UnrequestedChannel.into());
         };
         if channel.is_early && remote != RemoteId(0) {
-            // What was addressed to 0 has reached no channel of this connection's, or one that nobody knows of.
+            // The early messages to channel 0 reached another channel, or none.
             return Err(PeerMisbehaved::EarlyUnanswered.into());
         }
         let Opening::Requested { waiting } = &mut channel.opening else {
@@ -694,11 +692,11 @@ impl Channels {
         };
         let waiting = std::mem::take(waiting);
         channel.opening = Opening::Open(remote);
-        // What left ahead of the window is owed.
+        // Data sent ahead of the window counts against it.
         channel.send_window += i64::from(window);
         // A window that is open before anything runs is not the kind that opens with `exec`.
         channel.overdraft &= window == 0;
-        // A server may say 0; then it can be sent nothing, and a packet of more than 32 KiB helps nobody.
+        // A server may send 0, which allows no data; packets of more than 32 KiB gain nothing.
         channel.send_max = (max as usize).min(MAX_DATA as usize);
         self.opened += 1;
         if channel.started == Started::No && channel.replies.contains(&true) && !channel.close_wanted {
@@ -886,12 +884,12 @@ impl Channels {
     fn handle_global_request(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
         let name = reader.name()?;
         let want_reply = reader.bool()?;
-        // sshd tells them once; OpenSSH's client takes no second list either.
+        // sshd sends the list once; OpenSSH's client also ignores a second one.
         if name == "hostkeys-00@openssh.com" && !std::mem::replace(&mut self.told_host_keys, true) {
             self.events
                 .push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
         }
-        // keepalive@openssh.com wants an answer, of which kind does not matter.
+        // keepalive@openssh.com wants any answer.
         if want_reply {
             self.control.owe(Bytes::from_static(&[message::REQUEST_FAILURE]));
         }
@@ -911,7 +909,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Takes a channel out of the table.
+    /// Removes a channel from the table.
     fn forget(&mut self, id: ChannelId) -> Option<Channel> {
         let channel = self.table.remove(&id)?;
         self.incoming -= usize::from(channel.incoming);
@@ -919,8 +917,8 @@ impl Channels {
     }
 
     fn allocate(&mut self) -> ChannelId {
-        // Four thousand million channels in one connection would take months at full speed; even then a number is
-        // not given out while it is in use.
+        // Four billion channels in one connection would take months at full speed; even then a number in use is
+        // skipped.
         loop {
             let id = ChannelId(self.next_id);
             self.next_id = self.next_id.wrapping_add(1);
@@ -931,12 +929,12 @@ impl Channels {
     }
 }
 
-/// Puts the recipient's number into a message that was encoded before it was known.
+/// Sets the recipient's number in a message that was encoded before it was known.
 fn address(message: &mut BytesMut, remote: RemoteId) {
     message[1..5].copy_from_slice(&remote.0.to_be_bytes());
 }
 
-/// The server's number of the channel that a message is an exec, shell or subsystem request for.
+/// Returns the server's channel number if a message is an exec, shell or subsystem request.
 fn starts_in(message: &[u8]) -> Option<RemoteId> {
     let mut reader = Reader::new(message);
     let is_request = reader.u8().ok()? == message::CHANNEL_REQUEST;
@@ -945,7 +943,7 @@ fn starts_in(message: &[u8]) -> Option<RemoteId> {
     starts.then_some(remote)
 }
 
-/// Returns a server's text about the signal that ended a command, as far as it is worth keeping.
+/// Returns a server's text about the signal that ended a command, cut to the length that is kept.
 fn signal_text(text: &[u8]) -> Printable {
     Printable::line(&text[..text.len().min(MAX_SIGNAL_TEXT)])
 }

@@ -1,4 +1,4 @@
-//! [`Connection`]: the whole of an SSH client connection, but for the socket, the clock and the decisions.
+//! [`Connection`]: a whole SSH client connection, except for the socket, the clock and the decisions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,31 +29,31 @@ use crate::wire::Writer;
 pub struct Config {
     /// The user to log in as.
     pub user: String,
-    /// Algorithms.
+    /// The allowed algorithms.
     pub preferences: Preferences,
     /// The limits after which keys are exchanged again.
     pub rekey_limit: RekeyLimit,
     /// Send KEXINIT together with the identification (RFC 4253 section 4.2 allows it), not after the server's.
     pub early_kexinit: bool,
-    /// The first packet of the most wanted key exchange method, sent as a guess behind an early KEXINIT.
+    /// The first packet of the preferred key exchange method, sent as a guess after an early KEXINIT.
     pub guess: Option<Ephemeral>,
-    /// The first packet of the method that will most likely be agreed on, made ahead of time and not sent as a guess:
-    /// some methods take milliseconds to make one.
+    /// The first packet of the method that will most likely be agreed on. It is made ahead of time, because some
+    /// methods take milliseconds, but not sent as a guess.
     pub prepared: Option<Ephemeral>,
-    /// Let what needs no answer leave without waiting for one, where the server is OpenSSH's sshd.
+    /// Send what needs no answer without waiting, if the server is OpenSSH's sshd.
     pub early_flights: bool,
-    /// This server was seen to be sshd: its identification needs no second sign (see [`Connection::is_sshd`]).
+    /// This server was seen to be sshd: its identification needs no further evidence (see [`Connection::is_sshd`]).
     pub known_sshd: bool,
-    /// Let the first authentication request follow the service request at once, whatever the server calls itself.
+    /// Send the first authentication request directly after the service request, whatever the server calls itself.
     pub early_log_in: bool,
-    /// Let up to 64 KiB of a session's input leave behind its start, where the server is sshd.
+    /// Send up to 64 KiB of a session's input directly after its start, if the server is sshd.
     pub early_stdin: bool,
-    /// The budget from which receive windows grow; connections of a process share it.
+    /// The budget from which receive windows grow, shared by the connections of a process.
     pub window_budget: Arc<WindowBudget>,
 }
 
 impl Config {
-    /// A configuration with default algorithms and all early flights, but no guess.
+    /// Creates a configuration with default algorithms and all early flights, but no guess.
     pub fn new(user: impl Into<String>) -> Self {
         Self {
             user: user.into(),
@@ -71,59 +71,59 @@ impl Config {
     }
 }
 
-/// A message that left before authentication was known to have succeeded.
+/// A message that was sent before authentication was known to have succeeded.
 struct EarlyMessage {
     sequence: Sequence,
     channel: Option<ChannelId>,
     payload: Bytes,
-    /// The server said that it did not understand this very packet.
+    /// The server said that it did not understand this packet.
     refused: bool,
 }
 
 /// A session that is opened in the flight of the log-in, without anything to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EarlySession {
-    /// None is wanted, or what became of it was told.
+    /// None is wanted, or its outcome was reported.
     None,
     /// To be opened with the next signed request.
     Wanted,
     Asked {
         id: ChannelId,
         sequence: Sequence,
-        /// Pings that were answered since the log-in, while it was not.
+        /// Answered pings since the log-in, while the session was not answered.
         pongs: u8,
         pinged: bool,
     },
 }
 
-/// The command that left with the log-in, whose answer is awaited.
+/// The command that was sent with the log-in, while its answer is pending.
 #[derive(Debug, Clone, Copy)]
 struct EarlyCommand {
     channel: ChannelId,
-    /// The time at which the server is asked whether it has passed the command by, once the log-in has succeeded.
+    /// When to check whether the server has ignored the command, set once the log-in has succeeded.
     due: Option<Instant>,
     asked: bool,
 }
 
-/// A server that has not answered a command of the early flight for so long is sent a ping: its answer would come behind
-/// that of the command. sshd answers while it starts the command, so that hardly any command costs a ping.
+/// How long a server may take to answer a command of the early flight before it is sent a ping, whose answer would
+/// follow that of the command. sshd answers while it starts the command, so that hardly any command costs a ping.
 const EARLY_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An SSH client connection as a state machine without I/O.
 ///
 /// Its methods come in four families:
-/// - *getters* tell what is known of the server and the connection;
+/// - *getters* return what is known of the server and the connection;
 /// - *input*: bytes from the server go into [`receive_buffer`](Self::receive_buffer), then
-///   [`handle_received`](Self::handle_received) works through them; [`handle_timeout`](Self::handle_timeout) is
-///   called when the time of [`poll_timeout`](Self::poll_timeout) has come;
-/// - *what the application does*: host key, authentication, channels;
+///   [`handle_received`](Self::handle_received) processes them; call [`handle_timeout`](Self::handle_timeout) at the
+///   time of [`poll_timeout`](Self::poll_timeout);
+/// - *actions of the application*: host key, authentication, channels;
 /// - *output*, to be polled after each of the others: [`poll_event`](Self::poll_event) until `None`, then
 ///   [`poll_transmit`](Self::poll_transmit) until empty, then [`poll_timeout`](Self::poll_timeout).
 ///
-/// Channels may be opened and used from the start: what is given to them before authentication waits for it, or leaves
-/// in one flight with the authentication request when [`Config::early_flights`] and the server allow it.
+/// Channels may be opened and used from the start. Before authentication, their messages wait for it, or are sent in
+/// one flight with the authentication request if [`Config::early_flights`] and the server allow it.
 ///
-/// An error is the connection's end. [`Connection::start_state`] then tells for each channel whether its command may run.
+/// An error ends the connection. [`Connection::start_state`] then tells for each channel whether its command may run.
 pub struct Connection {
     transport: Transport,
     auth: Auth,
@@ -131,45 +131,45 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// Messages of authentication, in order; the first is the service request.
     auth_messages: VecDeque<Bytes>,
-    /// Answers of the transport layer's, which leave before anything else.
+    /// Answers of the transport layer, which are sent before anything else.
     answers: VecDeque<Bytes>,
     answers_owed: Owed,
     early_flights: bool,
     known_sshd: bool,
-    /// It has listed its host keys, as sshd does after a log-in.
+    /// The server has listed its host keys, as sshd does after a log-in.
     told_host_keys: bool,
     early_log_in: bool,
     early_stdin: bool,
     early_session: EarlySession,
     early_command: Option<EarlyCommand>,
-    /// Messages for channels may follow the authentication request that waits in `auth_messages`.
+    /// Channel messages may follow the authentication request that waits in `auth_messages`.
     early_wanted: bool,
     early: Vec<EarlyMessage>,
     /// The authentication request that the early messages followed was refused.
     early_failed: bool,
-    /// The first [`Event::Authenticate`] has come.
+    /// The first [`Event::Authenticate`] was reported.
     has_asked_for_request: bool,
-    /// A request left before the service was accepted.
+    /// A request was sent before the service was accepted.
     auth_is_ahead: bool,
-    /// Early messages that were proven to be refused, to be sent again first of all.
+    /// Early messages that were proven to be refused, to be sent again first.
     again: VecDeque<EarlyMessage>,
     authenticated: bool,
     ping: Option<Sequence>,
     ping_wanted: bool,
     chaff_wanted: bool,
     pings: Vec<GlobalRequestId>,
-    /// Global requests whose answers are awaited, with their packets.
+    /// Unanswered global requests, with their packets.
     global_requests: VecDeque<(Sequence, GlobalRequestId)>,
 }
 
-/// The bytes that are sealed before the socket is asked to take them: large enough for one system call to be cheap
-/// beside the sealing, small enough to stay in the second-level cache.
+/// The number of sealed bytes after which the socket is written to: large enough that a system call is cheap compared
+/// with the sealing, small enough for the second-level cache.
 const BATCH: usize = 256 * 1024;
 /// The content of chaff's ping, as in OpenSSH: the packet is as long as one with a single typed byte.
 const CHAFF: &[u8] = b"PING!";
 
 impl Connection {
-    /// A connection whose first bytes wait in [`Self::poll_transmit`].
+    /// Creates a connection whose first bytes wait in [`Self::poll_transmit`].
     pub fn new(config: Config) -> Result<Self, Error> {
         let Config {
             user,
@@ -216,125 +216,124 @@ impl Connection {
 
     // Getters.
 
-    /// The server's identification, once received.
+    /// Returns the server's identification, once received.
     pub fn server_id(&self) -> Option<&ServerId> {
         self.transport.server_id()
     }
 
-    /// Returns the server's text before its identification, or instead of one: the last line, or an empty text.
+    /// Returns the last line of the server's text before its identification, or instead of one; may be empty.
     pub fn greeting(&self) -> &Printable {
         self.transport.greeting()
     }
 
-    /// The session identifier (RFC 4253 section 7.2), once the first key exchange is verified.
+    /// Returns the session identifier (RFC 4253 section 7.2), once the first key exchange is verified.
     pub fn session_id(&self) -> Option<&Bytes> {
         self.transport.session_id()
     }
 
-    /// The accepted host key.
+    /// Returns the accepted host key.
     pub fn host_key(&self) -> Option<&Bytes> {
         self.transport.host_key()
     }
 
-    /// The host key's signature over the session identifier: the proof that session-bind@openssh.com shows an agent.
+    /// Returns the host key's signature over the session identifier, which session-bind@openssh.com shows to an agent.
     pub fn host_signature(&self) -> Option<&Bytes> {
         self.transport.host_signature()
     }
 
-    /// The algorithms in use, once the first key exchange is complete.
+    /// Returns the algorithms in use, once the first key exchange is complete.
     pub fn active_algorithms(&self) -> Option<&Negotiated> {
         self.transport.active_algorithms()
     }
 
-    /// The algorithms that the last key exchange has agreed on: known with the host key, before they are in use.
+    /// Returns the algorithms agreed on in the last key exchange: known with the host key, before they are in use.
     pub fn agreed_algorithms(&self) -> Option<&Negotiated> {
         self.transport.agreed_algorithms()
     }
 
-    /// The key exchange and host key algorithms that the server listed first: what a right guess next time leads with.
+    /// Returns the key exchange and host key algorithms that the server listed first, for a right guess next time.
     pub fn server_first_choices(&self) -> Option<(&str, &str)> {
         let (kex, host_key) = self.transport.server_offer()?.first_choices.as_ref()?;
         Some((kex, host_key))
     }
 
-    /// The ciphers of this side's that the server takes in both directions, in the order of [`Cipher::DEFAULT`]. Empty
-    /// before its KEXINIT.
+    /// Returns this side's ciphers that the server accepts in both directions, in the order of [`Cipher::DEFAULT`].
+    /// Empty before its KEXINIT.
     pub fn server_ciphers(&self) -> &[Cipher] {
         self.transport
             .server_offer()
             .map_or(&[], |offer| offer.ciphers.as_slice())
     }
 
-    /// The kinds of compression that the server takes in both directions. Empty before its KEXINIT.
+    /// Returns the compression that the server accepts in both directions. Empty before its KEXINIT.
     pub fn server_compression(&self) -> &[Compression] {
         self.transport
             .server_offer()
             .map_or(&[], |offer| offer.compression.as_slice())
     }
 
-    /// Returns the server's statements about itself in SSH_MSG_EXT_INFO.
+    /// Returns the server's extensions from SSH_MSG_EXT_INFO.
     pub fn ext_info(&self) -> &ExtInfo {
         self.transport.ext_info()
     }
 
-    /// Returns whether authentication has succeeded.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
     }
 
-    /// Whether a channel's command may have begun.
+    /// Returns whether a channel's command may have started.
     pub fn start_state(&self, id: ChannelId) -> Started {
         self.channels.start_state(id)
     }
 
-    /// Returns whether keys are being exchanged: what is given to channels waits for the new ones.
+    /// Returns whether keys are being exchanged: channel messages wait for the new ones.
     pub fn is_exchanging_keys(&self) -> bool {
         !self.transport.may_send()
     }
 
-    /// Bytes given to a channel that wait to be sent.
+    /// Returns the bytes of a channel that wait to be sent.
     pub fn waiting(&self, id: ChannelId) -> usize {
         self.channels.waiting(id)
     }
 
-    /// Bytes that could be given to a channel and be sent without waiting for the server's window.
+    /// Returns how many bytes a channel could send without waiting for the server's window.
     pub fn room(&self, id: ChannelId) -> usize {
         self.channels.room(id)
     }
 
-    /// Channels that exist.
+    /// Returns the number of channels.
     pub fn channel_count(&self) -> usize {
         self.channels.len()
     }
 
-    /// Returns whether something left early, on the assumption that the server would work through its packets in order,
-    /// and the server has not yet said a word that shows it: RFC 4253 section 10 has the service accepted first.
+    /// Returns whether something was sent early, assuming that the server processes its packets in order, and nothing
+    /// from the server confirms that yet: RFC 4253 section 10 has the service accepted first.
     pub fn is_ahead(&self) -> bool {
         let messages = !self.early.is_empty() && !self.early_failed || self.is_opening_early();
         !self.authenticated && (messages || self.auth_is_ahead && !self.auth.service_accepted())
     }
 
-    /// Returns whether a session was asked for in the flight of the log-in, and nothing is known of it yet.
+    /// Returns whether a session was requested in the flight of the log-in, and is not answered yet.
     pub fn is_opening_early(&self) -> bool {
         matches!(self.early_session, EarlySession::Asked { .. })
     }
 
-    /// Returns whether an authentication request has left before the service was accepted.
+    /// Returns whether an authentication request was sent before the service was accepted.
     pub fn has_logged_in_early(&self) -> bool {
         self.auth_is_ahead
     }
 
-    /// Returns whether the first packet of a key exchange method has left as a guess.
+    /// Returns whether the first packet of a key exchange method was sent as a guess.
     pub fn has_guessed(&self) -> bool {
         self.transport.has_guessed()
     }
 
-    /// Returns whether the server is OpenSSH's sshd, whose order of work the early flights lean on. Anything may call
-    /// itself `OpenSSH_…`, so that a second sign is asked for: one that it announces with the key exchange, its list of
-    /// host keys after the log-in, or that it was seen before ([`Config::known_sshd`]).
+    /// Returns whether the server is OpenSSH's sshd, on whose order of work the early flights rely. Anything may call
+    /// itself `OpenSSH_…`, so that further evidence is required: an announcement in the key exchange, the list of host
+    /// keys after the log-in, or an earlier connection ([`Config::known_sshd`]).
     pub fn is_sshd(&self) -> bool {
-        // sshd since 8.9 binds a key's signature to the host key, and says so; nothing else is known to. Before, its
-        // MACs tell.
+        // sshd since 8.9 announces that it binds a key's signature to the host key; no other server is known to. Older
+        // ones are recognized by their MACs.
         let announced = || {
             self.transport.ext_info().publickey_hostbound
                 || self
@@ -347,30 +346,30 @@ impl Connection {
 
     // Input.
 
-    /// The buffer to append bytes from the server to.
+    /// Returns the buffer to append bytes from the server to.
     pub fn receive_buffer(&mut self) -> &mut BytesMut {
         self.transport.receive_buffer()
     }
 
     /// Makes room for at least `room` bytes in [`receive_buffer`](Self::receive_buffer), in a block whose data has been
-    /// consumed where there is one.
+    /// consumed if there is one.
     pub fn reserve_receive(&mut self, room: usize) {
         self.transport.reserve_receive(room);
     }
 
-    /// Bytes received that do not make a whole packet yet.
+    /// Returns the number of received bytes that are not a whole packet yet.
     pub fn unread(&self) -> usize {
         self.transport.unread()
     }
 
-    /// Works through the bytes received.
+    /// Processes the bytes received.
     pub fn handle_received(&mut self, now: Instant) -> Result<(), Error> {
         self.channels.receiving(now);
         let outcome = self.work_through(now);
         if let Err(Error::Disconnected { .. }) = &outcome
             && !self.authenticated
         {
-            // Its last word, and the log-in's success was not among those before it.
+            // The server's last message; the log-in's success was not among those before it.
             self.early_refused();
         }
         outcome
@@ -385,13 +384,13 @@ impl Connection {
                     self.time_exchange(now);
                     self.events.push_back(Event::HostKey(key));
                 }
-                // What the server says of signatures (EXT_INFO) comes before it accepts the service, not always with its
-                // NEWKEYS: a request that has to wait is not made up sooner.
+                // The server's EXT_INFO about signatures comes before it accepts the service, but not always with its
+                // NEWKEYS: a request that has to wait is not made earlier.
                 Inbound::Ready if self.may_log_in_early() => self.first_turn(),
                 Inbound::Ready => {}
                 Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence)?,
                 Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
-                // Nobody waits for chaff's.
+                // Chaff's answer is ignored.
                 Inbound::Pong(data) if data == CHAFF => {}
                 Inbound::Pong(_) => self.handle_pong()?,
             }
@@ -399,7 +398,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what is due at `now`.
+    /// Handles what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
         if self.early_due().is_some_and(|due| due <= now)
             && let Some(command) = &mut self.early_command
@@ -413,9 +412,9 @@ impl Connection {
         self.transport.rekey_if_due(now)
     }
 
-    /// Returns the time at which the server is asked whether it has passed the early command by.
+    /// Returns when to check whether the server has ignored the early command.
     fn early_due(&self) -> Option<Instant> {
-        // A ping ahead of what is sent again would show nothing.
+        // A ping before messages that are sent again would show nothing.
         let command = self.early_command.filter(|_| self.again.is_empty())?;
         command.due
     }
@@ -444,26 +443,25 @@ impl Connection {
         }
     }
 
-    /// Times the answers to requests that are made while the connection is set up. The server has signed for it, looked
-    /// for a key or waited for PAM.
+    /// Times answers while the connection is set up. They include the server's work: a signature, a key look-up, PAM.
     fn time_exchange(&mut self, now: Instant) {
         if let Some(time) = self.transport.exchange().answer(now) {
             self.channels.answered_within(time);
         }
     }
 
-    /// Queues what a message of the transport layer obliges this side to say.
+    /// Queues a reply that a message of the transport layer requires.
     fn answer(&mut self, message: Bytes) {
         self.answers_owed.add(message.len());
         self.answers.push_back(message);
     }
 
-    /// Returns whether a request may leave before the service is accepted.
+    /// Returns whether a request may be sent before the service is accepted.
     fn may_log_in_early(&self) -> bool {
         self.early_log_in || self.early_flights && self.is_openssh()
     }
 
-    /// Asks for the first request.
+    /// Asks the application for the first request.
     fn first_turn(&mut self) {
         self.has_asked_for_request = true;
         self.events.push_back(Event::Authenticate(AuthTurn::default()));
@@ -492,8 +490,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The server has refused the authentication request that the early messages followed, and did so before it came to
-    /// them: nothing of them has begun. They are only sent again when each was refused by its number.
+    /// Handles the refusal of the authentication request that the early messages followed. The server refused it before
+    /// it reached them: nothing of them has started. They are sent again only if each was refused by its number.
     fn early_refused(&mut self) {
         self.lose_early_session();
         self.early_failed = !self.early.is_empty();
@@ -502,12 +500,12 @@ impl Connection {
         }
     }
 
-    /// Authentication has succeeded: what left early either ran behind it, or was refused behind an earlier attempt,
-    /// packet by packet, and is sent again. Anything in between cannot be told and ends the connection.
+    /// Settles the early messages after authentication. Either they ran after it, or they were refused one by one after
+    /// an earlier attempt, and are sent again. Anything in between is ambiguous and ends the connection.
     fn settle_early(&mut self) -> Result<(), Error> {
         let early = std::mem::take(&mut self.early);
         if early.iter().any(|message| message.refused != self.early_failed) {
-            // One that worked through them behind its refusal is not what it says it is; what it did with them is open.
+            // A server that processed them after its refusal is not sshd; what it did with them is unknown.
             for id in early
                 .iter()
                 .filter(|message| !message.refused)
@@ -527,7 +525,7 @@ impl Connection {
         if let Some(message) = self.early.iter_mut().find(|message| message.sequence == sequence) {
             message.refused = true;
             let channel = message.channel;
-            // One that was not refused may be the command.
+            // A message that was not refused may be the command.
             let refused = self
                 .early
                 .iter()
@@ -539,7 +537,7 @@ impl Connection {
         } else if self.ping == Some(sequence) {
             self.handle_pong()?;
         } else if let Some((_, id)) = self.global_requests.iter().find(|(sent, _)| *sent == sequence) {
-            // There are servers without any global requests, which should say REQUEST_FAILURE (RFC 4254 section 4).
+            // Some servers know no global requests, although they should answer REQUEST_FAILURE (RFC 4254 section 4).
             self.channels.global_request_refused(*id);
             self.collect_channel_events()?;
         } else if matches!(self.early_session, EarlySession::Asked { sequence: sent, .. } if sent == sequence)
@@ -551,7 +549,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The server is alive, and has worked through all that was sent before the ping.
+    /// Notes that the server is alive, and has processed everything sent before the ping.
     fn handle_pong(&mut self) -> Result<(), Error> {
         self.ping = None;
         self.events.push_back(Event::Pong);
@@ -560,7 +558,7 @@ impl Connection {
         {
             *pongs += 1;
             *pinged = false;
-            // One that opens sessions apart from its other work may answer in another order, but not for so long.
+            // A server that opens sessions separately may answer in another order, but not for that long.
             if *pongs > 1 {
                 self.lose_early_session();
             }
@@ -618,7 +616,7 @@ impl Connection {
         matches!(self.early_session, EarlySession::Asked { id: asked, .. } if asked == id)
     }
 
-    /// The server has not opened the session of the log-in's flight: one that it opens after all is closed.
+    /// Gives up the session of the log-in's flight. If the server opens it after all, it is closed.
     fn lose_early_session(&mut self) {
         if let EarlySession::Asked { id, .. } = self.early_session {
             self.channels.disown(id);
@@ -627,16 +625,16 @@ impl Connection {
         }
     }
 
-    // What the application does: host key and authentication.
+    // Actions of the application: host key and authentication.
 
-    /// The host key is the right one: continues, up to [`Event::Authenticate`].
+    /// Accepts the host key, and continues up to [`Event::Authenticate`].
     pub fn accept_host_key(&mut self, now: Instant) -> Result<(), Error> {
         self.transport.accept_host_key()?;
         self.auth_messages.push_back(Auth::service_request());
         self.handle_received(now)
     }
 
-    /// Makes the requests that follow in the name of `user` (RFC 4252 section 5 lets a client change it).
+    /// Sets the user of later requests (RFC 4252 section 5 allows a client to change it).
     pub fn authenticate_as(&mut self, user: &str) {
         self.auth.set_user(user);
     }
@@ -653,11 +651,11 @@ impl Connection {
         self.auth_messages.push_back(request);
     }
 
-    /// Returns the data that a key has to sign to authenticate with `algorithm`. `None` before the first key exchange
-    /// is verified.
+    /// Returns the data that a key has to sign to authenticate with `algorithm`, or `None` before the first key
+    /// exchange is verified.
     ///
-    /// Where the server knows it, the signature is bound to the host key (publickey-hostbound-v00@openssh.com), which
-    /// agents demand for keys that are constrained to destinations.
+    /// If the server supports it, the signature is bound to the host key (publickey-hostbound-v00@openssh.com), which
+    /// agents require for keys that are constrained to destinations.
     pub fn data_to_sign(&self, algorithm: &str, key: &[u8]) -> Option<Bytes> {
         let session_id = self.transport.session_id()?;
         Some(
@@ -666,9 +664,9 @@ impl Connection {
         )
     }
 
-    /// Authenticates with a signature over [`Self::data_to_sign`]. `early`: what was given to channels may follow in
-    /// the same flight; the server says nothing of it before it has accepted the key, and this side sends again only
-    /// what the server has refused packet by packet.
+    /// Authenticates with a signature over [`Self::data_to_sign`]. With `early`, channel messages may follow in the
+    /// same flight. The server ignores them until it has accepted the key, and this side only sends again what the
+    /// server has refused packet by packet.
     pub fn authenticate_key(&mut self, algorithm: &str, key: &[u8], signature: &[u8], early: bool) {
         let host_key = self.bound_host_key().map(Bytes::copy_from_slice);
         let request = self
@@ -678,7 +676,7 @@ impl Connection {
         self.early_wanted = early;
     }
 
-    /// Returns the data that the key of the client's host has to sign to vouch for its user. `None` before the first
+    /// Returns the data that the key of the client's host has to sign to vouch for its user, or `None` before the first
     /// key exchange is verified.
     pub fn data_for_host_to_sign(&self, claim: &HostClaim<'_>) -> Option<Bytes> {
         let session_id = self.transport.session_id()?;
@@ -722,30 +720,30 @@ impl Connection {
         self.transport.server_id().is_some_and(ServerId::is_openssh)
     }
 
-    // What the application does: channels. See [`Channels`] for what each does to a channel that is gone: nothing.
+    // Actions of the application: channels. See [`Channels`]; on a channel that is gone, all of them do nothing.
 
     /// Opens a channel; it can be used at once.
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         self.channels.open(kind)
     }
 
-    /// Opens a session in the flight of the next signed log-in, also to a server that is not sshd. Nothing is asked of it
-    /// there; [`Event::EarlySession`] tells what became of it.
+    /// Opens a session in the flight of the next signed log-in, even if the server is not sshd. The session gets no
+    /// requests; [`Event::EarlySession`] reports the outcome.
     pub fn open_with_log_in(&mut self) {
         self.early_session = EarlySession::Wanted;
     }
 
-    /// Asks something of a session.
+    /// Sends a request in a session.
     pub fn request(&mut self, id: ChannelId, request: &ChannelRequest) {
         self.channels.request(id, request);
     }
 
-    /// Gives data to a channel. Keep [`Self::waiting`] in bounds.
+    /// Queues data for a channel. Keep [`Self::waiting`] in bounds.
     pub fn write(&mut self, id: ChannelId, data: Bytes) {
         self.channels.write(id, data);
     }
 
-    /// Ends a channel's data, behind what was given to it.
+    /// Ends a channel's data, after the queued data.
     pub fn eof(&mut self, id: ChannelId) {
         self.channels.eof(id);
     }
@@ -755,17 +753,17 @@ impl Connection {
         self.channels.close(id);
     }
 
-    /// `n` bytes of a channel's data were read: the server may send as many more.
+    /// Notes that `n` bytes of a channel's data were read, so that the server may send as many more.
     pub fn consume(&mut self, id: ChannelId, n: usize, now: Instant) {
         self.channels.consume(id, n, now);
     }
 
-    /// Takes a channel that the server offered.
+    /// Accepts a channel that the server offered.
     pub fn accept(&mut self, id: ChannelId) {
         self.channels.accept(id);
     }
 
-    /// Refuses a channel that the server offered.
+    /// Rejects a channel that the server offered.
     pub fn reject(&mut self, id: ChannelId, reason: OpenFailure, description: &str) {
         self.channels.reject(id, reason, description);
     }
@@ -775,8 +773,8 @@ impl Connection {
         self.channels.global_request(request)
     }
 
-    /// Checks that the server is alive; answered by [`Event::Pong`]: with ping@openssh.com where the server has it,
-    /// else with keepalive@openssh.com. Any other message from the server is as good a sign.
+    /// Checks that the server is alive, with ping@openssh.com if the server supports it, else with
+    /// keepalive@openssh.com. [`Event::Pong`] reports the answer. Any other message from the server shows the same.
     pub fn ping(&mut self) {
         if self.transport.ext_info().ping {
             self.ping_wanted = true;
@@ -786,80 +784,80 @@ impl Connection {
         }
     }
 
-    /// Sends a packet that looks like a typed byte to whoever watches the network, where the server knows ping@openssh.com.
-    /// Its answer does not make an event.
+    /// Sends a packet that looks like a typed byte on the network, if the server supports ping@openssh.com. Its answer
+    /// makes no event.
     pub fn chaff(&mut self) {
         self.chaff_wanted = self.authenticated && self.transport.ext_info().ping;
     }
 
-    /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
-    /// been timed.
+    /// Sets the round-trip time that connecting showed, possibly only to a proxy. It counts until an answer has been
+    /// timed.
     pub fn assume_rtt(&mut self, rtt: Duration) {
         self.channels.assume_rtt(rtt);
     }
 
-    /// An answer of the server, to something sent after authentication, has taken so long, and nothing else came
-    /// meanwhile: the shortest of the last while is the round-trip time, which decides how far receive windows grow.
+    /// Notes the time of an answer to something sent after authentication, when nothing else came meanwhile. The
+    /// shortest recent one is the round-trip time, which decides how far receive windows grow.
     pub fn answered_after(&mut self, time: Duration, now: Instant) {
         self.channels.answered_after(time, now);
     }
 
-    /// An answer of the server has taken so long, for which it may have worked or waited: the round trip takes at most that.
+    /// Notes the time of an answer that may include the server's work: an upper bound of the round trip.
     pub fn answered_within(&mut self, time: Duration) {
         self.channels.answered_within(time);
     }
 
-    /// There is nothing to receive for now: what comes next was not waiting in the socket. It tells a server that waits for
-    /// credit from one that this side has not kept up with.
+    /// Notes that the socket had nothing left to read. This distinguishes a server that waits for credit from one that
+    /// this side has not kept up with.
     pub fn input_drained(&mut self) {
         self.channels.mark_drained();
     }
 
-    /// Returns whether the server was seen to wait for credit since the last call: what comes should be read without
+    /// Returns whether the server was seen to wait for credit since the last call: its next data should be read without
     /// delay.
     pub fn take_starved(&mut self) -> bool {
         self.channels.take_starved()
     }
 
-    /// The round-trip time that the server's answers have shown, those of the key exchange and the log-in among them; `None`
-    /// until one has been timed.
+    /// Returns the round-trip time that the server's answers have shown, from the key exchange on, or `None` before the
+    /// first.
     pub fn rtt(&self) -> Option<Duration> {
         self.channels.rtt()
     }
 
-    /// Returns the number of timed answers that needed no work of the server's. Before that, the round trip is known to
-    /// be no longer than [`Self::rtt`].
+    /// Returns the number of timed answers that took the server no work. While it is 0, [`Self::rtt`] is an upper
+    /// bound.
     pub fn rtt_measurements(&self) -> u32 {
         self.channels.rtt_measurements()
     }
 
-    /// Exchanges keys anew as soon as possible.
+    /// Starts a key exchange as soon as possible.
     pub fn rekey(&mut self) {
         self.transport.rekey();
     }
 
-    /// Ends the connection, with a word to the server. Call [`Self::poll_transmit`] once more, then drop it.
+    /// Ends the connection with a message to the server. Call [`Self::poll_transmit`] once more, then drop it.
     pub fn disconnect(&mut self, reason: DisconnectReason, description: &str) {
         self.transport.send_disconnect(reason, description);
     }
 
-    /// Gives the memory of empty buffers back; for connections that have nothing to do.
+    /// Releases the memory of empty buffers, for idle connections.
     pub fn release_buffers(&mut self) {
         self.transport.release_buffers();
     }
 
     // Output.
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
-            // Only what the application did waits there: nothing of the server's.
+            // The events that remain there come from the application's actions, not from the server.
             let _ = self.collect_channel_events();
         }
         self.events.pop_front()
     }
 
-    /// Bytes for the server: send from the front and take off what was sent. Empty when there is nothing to send.
+    /// Returns bytes for the server: send from the front and remove what was sent. Empty if there are none.
     pub fn poll_transmit(&mut self, now: Instant) -> Result<&mut BytesMut, Error> {
         self.transport.rekey_if_due(now)?;
         if let EarlySession::Asked { pinged, .. } = &mut self.early_session
@@ -877,7 +875,7 @@ impl Connection {
         Ok(self.transport.outgoing())
     }
 
-    /// Returns the time at which [`Self::handle_timeout`] is to be called.
+    /// Returns when to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.transport
             .rekey_at()
@@ -886,7 +884,7 @@ impl Connection {
             .min()
     }
 
-    /// Seals the next message; `false` when there is none to send now.
+    /// Seals the next message; returns `false` if there is none to send now.
     fn transmit_one(&mut self) -> Result<bool, Error> {
         if std::mem::take(&mut self.ping_wanted) {
             self.ping = Some(
@@ -907,8 +905,8 @@ impl Connection {
         }
         if let Some(message) = self.auth_messages.pop_front() {
             let is_request = message.first() == Some(&message::USERAUTH_REQUEST);
-            // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the
-            // request behind is read by the service in any case.
+            // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the service
+            // reads the request after it in any case.
             let is_ahead = is_request && !self.auth.service_accepted();
             if is_ahead && !self.may_log_in_early() {
                 self.auth_messages.push_front(message);
@@ -917,7 +915,7 @@ impl Connection {
             self.auth_is_ahead |= is_ahead;
             self.transport.exchange().ask_next();
             self.transport.send(&[&message])?;
-            // It may have held a password.
+            // It may have contained a password.
             if let Ok(mut message) = message.try_into_mut() {
                 message.as_mut().zeroize();
             }
@@ -958,9 +956,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sends what was given to channels behind the authentication request, where the server is known to work through
-    /// its packets in order and to refuse each by number: sshd. To others goes at most the opening of a session, with
-    /// nothing to run in it. Compression, which starts in the middle for the server, forbids it.
+    /// Sends channel messages directly after the authentication request, if the server is sshd, which processes its
+    /// packets in order and refuses each by number. Other servers get at most the opening of a session, with nothing to
+    /// run in it. Nothing is sent early with compression, which the server starts in the middle.
     fn transmit_early(&mut self) -> Result<(), Error> {
         let compressing = self
             .transport

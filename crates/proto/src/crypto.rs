@@ -1,4 +1,4 @@
-//! The cryptography that a transport's two sides agree on (RFC 4253 sections 6 to 8): key exchange methods, ciphers and MACs.
+//! The cryptography of a transport (RFC 4253 sections 6 to 8): key exchange methods, ciphers and MACs.
 
 pub mod cipher;
 pub mod kex;

@@ -1,4 +1,4 @@
-//! The ends of a connection, sorted by who is to blame.
+//! The errors that end a connection, sorted by who is to blame.
 
 use std::fmt;
 
@@ -9,16 +9,14 @@ use crate::crypto::kex::KexError;
 use crate::message::DisconnectReason;
 use crate::wire::WireError;
 
-/// The reason why a connection ended. A server's words in it are [`Printable`]: there is no other way in.
-///
-/// A connection's end. Every variant is final: the connection must be dropped.
+/// The error that ended a connection, which must then be dropped. Text from the server is always [`Printable`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server broke the protocol. Nothing more can be believed of it.
+    /// The server broke the protocol. It cannot be trusted any further.
     #[error("the server broke the SSH protocol: {0}")]
     PeerMisbehaved(#[from] PeerMisbehaved),
-    /// No algorithm of a kind is common to both sides.
+    /// The two sides have no algorithm of a kind in common.
     #[error("no {what} in common with the server: it offers {theirs}; we allow {ours}")]
     NothingInCommon {
         /// The kind of algorithm.
@@ -28,13 +26,13 @@ pub enum Error {
         /// The server's names, comma-separated.
         theirs: Printable,
     },
-    /// The other end speaks, but not SSH-2.
+    /// The other end does not speak SSH-2.
     #[error("the other end does not speak SSH-2: {0}")]
     NotSsh(Printable),
-    /// A packet failed its integrity check: corrupted or tampered with under way.
+    /// A packet failed its integrity check: it was corrupted or tampered with.
     #[error("a packet was corrupted on its way here (message authentication failed)")]
     Corrupted,
-    /// The server proved possession of no key: its signature over the key exchange is wrong.
+    /// The server has not proved that it has a key: its signature over the key exchange is wrong.
     #[error("the server's signature over the key exchange is wrong: {0}")]
     BadHostSignature(Printable),
     /// The server ended the connection with SSH_MSG_DISCONNECT.
@@ -42,16 +40,16 @@ pub enum Error {
     Disconnected {
         /// Its reason code.
         reason: DisconnectReason,
-        /// Its words.
+        /// Its description.
         description: Printable,
     },
-    /// This side failed (no randomness, out of channel numbers).
+    /// This side failed, for example without randomness.
     #[error("{0}")]
     Local(String),
 }
 
 impl Error {
-    /// Whether this side should say SSH_MSG_DISCONNECT with this error before it closes.
+    /// Returns the reason code if this error should be reported with SSH_MSG_DISCONNECT before closing.
     pub fn wants_disconnect(&self) -> Option<DisconnectReason> {
         match self {
             Self::PeerMisbehaved(_) | Self::NothingInCommon { .. } | Self::Corrupted => {
@@ -63,7 +61,7 @@ impl Error {
     }
 }
 
-/// A kind of algorithm that is negotiated.
+/// A kind of negotiated algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlgorithmKind {
     /// Key exchange.
@@ -90,24 +88,23 @@ impl fmt::Display for AlgorithmKind {
     }
 }
 
-/// A server's violation of the protocol. [`Display`](std::fmt::Display) says it in words that follow "the server broke
-/// the SSH protocol:".
+/// A server's violation of the protocol. [`Display`](std::fmt::Display) follows "the server broke the SSH protocol:".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerMisbehaved {
     /// It makes this side queue answers without reading them.
     #[error("it keeps asking and does not read the answers")]
     OwedTooMuch,
-    /// A message of authentication behind its end.
+    /// A message of authentication after its end.
     #[error("message {0} of authentication came after its end")]
     AuthAfterSuccess(u8),
-    /// It accepted another service than the one asked for.
+    /// It accepted another service than the requested one.
     #[error("it accepted the service \"{0}\", and ssh-userauth was asked for")]
     WrongService(Printable),
     /// A message of authentication before its service was accepted.
     #[error("message {0} of authentication came before its service")]
     AuthBeforeService(u8),
-    /// An answer to an authentication request that was not made.
+    /// An answer without an authentication request.
     #[error("message {0} of authentication came without a request")]
     AuthWithoutRequest(u8),
     /// A message that the authentication method does not have.
@@ -119,37 +116,37 @@ pub enum PeerMisbehaved {
     /// A message of the connection protocol before authentication.
     #[error("message {0} came before authentication was over")]
     BeforeAuthentication(u8),
-    /// It refused the authentication, and not what was sent along with it.
+    /// It refused the authentication but not the messages sent along with it.
     #[error("it said neither yes nor no to what was sent with the authentication")]
     EarlyUnanswered,
-    /// A message number of the connection protocol without a meaning.
+    /// An undefined message number of the connection protocol.
     #[error("message {0} is unknown")]
     UnknownMessage(u8),
     /// A message about a channel that does not exist.
     #[error("it sent a message about channel {0}, which is not open")]
     ChannelNotOpen(u32),
-    /// A confirmation for a channel that was not to be opened.
+    /// A confirmation for a channel that was not requested.
     #[error("it opened a channel that was not asked for")]
     UnrequestedChannel,
     /// A second confirmation.
     #[error("it opened a channel twice")]
     ChannelOpenedTwice,
-    /// A refusal of a channel that was not to be opened.
+    /// A refusal of a channel that was not requested.
     #[error("it refused a channel that was not asked for")]
     UnrequestedRefusal,
     /// A packet of data beyond the channel's maximum packet size.
     #[error("it sent more in a packet than was allowed")]
     DataTooLarge,
-    /// Data behind SSH_MSG_CHANNEL_EOF.
+    /// Data after SSH_MSG_CHANNEL_EOF.
     #[error("it sent data behind the end of the data")]
     DataAfterEof,
     /// Data beyond the receive window.
     #[error("it sent more than the window allowed")]
     WindowExceeded,
-    /// RFC 4254 section 5.2 bounds a window.
+    /// A window beyond the bound of RFC 4254 section 5.2.
     #[error("it opened a window beyond 2^32 - 1 bytes")]
     WindowOverflow,
-    /// The name in a channel that it opens is longer than any name.
+    /// A name in an offered channel that is longer than any real one.
     #[error("it offers a connection with a name of {0} bytes")]
     NameTooLong(usize),
     /// A reply without a channel request.
@@ -158,16 +155,16 @@ pub enum PeerMisbehaved {
     /// A reply without a global request.
     #[error("it answered a global request that was not made")]
     UnrequestedGlobalReply,
-    /// It grants a forwarding of port 0 without the port (RFC 4254 section 7.1).
+    /// A granted forwarding of port 0 without the port (RFC 4254 section 7.1).
     #[error("it does not say which port it chose to listen on; ask for one")]
     PortNotTold,
-    /// A message that may not be sent during key exchange (RFC 4253 section 7.1).
+    /// A message that is forbidden during key exchange (RFC 4253 section 7.1).
     #[error("message {0} came in the middle of a key exchange")]
     DuringKex(u8),
     /// A second SSH_MSG_KEXINIT.
     #[error("it sent SSH_MSG_KEXINIT in the middle of a key exchange")]
     KexInitDuringKex,
-    /// OpenSSH's PROTOCOL 1.10.
+    /// Packets before KEXINIT under strict key exchange (OpenSSH's PROTOCOL 1.10).
     #[error("packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids")]
     NotStrict,
     /// A message of the method while no method runs.
@@ -179,19 +176,19 @@ pub enum PeerMisbehaved {
     /// Another host key at rekeying.
     #[error("its host key changed in the middle of the connection")]
     HostKeyChanged,
-    /// The key exchange method cannot go on.
+    /// The key exchange method cannot continue.
     #[error("{0}")]
     Kex(KexError),
     /// Bytes that are not a valid packet.
     #[error("{0}")]
     Cipher(CipherError),
-    /// A compressed payload that is none.
+    /// An invalid compressed payload.
     #[error("a packet cannot be decompressed: {0}")]
     Compression(Printable),
     /// A packet without a message.
     #[error("it sent an empty packet")]
     EmptyPacket,
-    /// A message that does not have its form.
+    /// A malformed message.
     #[error("{0}")]
     Malformed(WireError),
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::channels::channel::ChannelId;
 use crate::channels::event::ChannelEvent;
 
-/// Something for the application to know or to decide.
+/// An event that the application has to know or decide about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The server proved that it owns this host key. Nothing else happens before [`Connection::accept_host_key`](crate::Connection::accept_host_key).
@@ -16,14 +16,14 @@ pub enum Event {
     PublicKeyAccepted,
     /// The password is right but must be changed: answer with [`Connection::authenticate_password`](crate::Connection::authenticate_password) and a new one.
     PasswordExpired {
-        /// The server's words.
+        /// The server's text.
         prompt: String,
     },
     /// Questions of keyboard-interactive: answer with [`Connection::answer_questions`](crate::Connection::answer_questions), also when there are none.
     Questions {
-        /// A title, or empty.
+        /// The title; may be empty.
         name: String,
-        /// Instructions, or empty.
+        /// The instructions; may be empty.
         instruction: String,
         /// The questions.
         prompts: Vec<KeyboardPrompt>,
@@ -32,23 +32,23 @@ pub enum Event {
     Banner(String),
     /// Authentication succeeded.
     Authenticated,
-    /// About channels and global requests.
+    /// An event of channels or global requests.
     Channel(ChannelEvent),
     /// The answer to [`Connection::ping`](crate::Connection::ping).
     Pong,
-    /// The fate of the session of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): it is open, or
-    /// it was refused, dropped, or lost with the request that it followed.
+    /// The outcome of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): the session is open, or it
+    /// was refused, dropped, or lost with the request that it followed.
     EarlySession(Option<ChannelId>),
-    /// The server has begun the command that left with the log-in: it works through its packets in order.
+    /// The server has started the command that was sent with the log-in: it processes its packets in order.
     EarlyCommand,
 }
 
 /// The server waits for an authentication request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuthTurn {
-    /// Methods that can continue, in the server's order; `None` before the first request was answered.
+    /// Methods that can continue, in the server's order; `None` before the first answer.
     pub methods: Option<Vec<String>>,
-    /// The request before was right, but the server wants one more method.
+    /// The last request was right, but the server wants another method.
     pub partial_success: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Ways for the fuzz targets in `fuzz/` to parsers that nothing public reaches with bytes of one's own choice. No part
+//! Access for the fuzz targets in `fuzz/` to parsers that the public API does not reach with arbitrary bytes. Not part
 //! of the API.
 
 use crate::auth::Auth;
@@ -6,10 +6,10 @@ use crate::message::{Disconnect, ExtInfo, KexInit};
 use crate::transport::algorithms::{Preferences, negotiate};
 use crate::wire::{Reader, Writer};
 
-/// Reads `payload`, without its message number, as each message of the transport layer.
+/// Parses `payload`, without its message number, as each message of the transport layer.
 ///
 /// # Panics
-/// When a KEXINIT that could be read is not read alike after it was written again.
+/// If a KEXINIT that was parsed and encoded again is not parsed the same way.
 pub fn transport_message(payload: &[u8]) {
     let _ = Disconnect::parse(Reader::new(payload));
     let _ = ExtInfo::parse(Reader::new(payload));
@@ -20,7 +20,7 @@ pub fn transport_message(payload: &[u8]) {
     }
 }
 
-/// Lets a server answer authentication requests, of which `request` chooses the first, with `payloads`.
+/// Lets a server answer authentication requests with `payloads`. `request` selects the first request.
 pub fn authentication(request: u8, payloads: &[Vec<u8>]) {
     let mut auth = Auth::new("jo".into());
     if request & 0x80 == 0 {

@@ -1,18 +1,18 @@
 //! The client side of SSH-2 as a state machine: bytes and time go in, bytes and events come out.
 //!
-//! There is no socket, no clock, no thread and no environment in this crate. [`Connection`] is the whole of it; its
-//! documentation says in which order its methods are called. Inside, each protocol is a layer of its own:
-//! `transport` (RFC 4253: packets and key exchange), `auth` (RFC 4252 and 4256) and [`channels`] (RFC 4254).
+//! This crate uses no socket, clock, thread or environment. [`Connection`] is its entry point; its documentation says
+//! in which order to call its methods. Inside, each protocol is a layer of its own: `transport` (RFC 4253: packets and
+//! key exchange), `auth` (RFC 4252 and 4256) and [`channels`] (RFC 4254).
 //!
 //! # The early flights
 //!
-//! SSH lets more leave before the previous answer is here than clients usually make of it. With
-//! [`Config::early_flights`], against servers that introduce themselves as OpenSSH:
-//! - identification and KEXINIT leave together, and with a [`Config::guess`] the method's first packet too;
-//! - the signed authentication request follows NEWKEYS and the service request at once;
+//! SSH allows more messages before the previous answer than clients usually send. With [`Config::early_flights`],
+//! against servers that identify themselves as OpenSSH:
+//! - identification and KEXINIT are sent together, and with a [`Config::guess`] the method's first packet too;
+//! - the signed authentication request directly follows NEWKEYS and the service request;
 //! - the first channel's opening, its `exec` and up to 64 KiB of its input follow the authentication request. sshd
-//!   works through packets in order and runs nothing before authentication; when that fails it answers each packet
-//!   behind it with SSH_MSG_UNIMPLEMENTED and its number, and only on that proof is it sent again.
+//!   processes packets in order and runs nothing before authentication. If that fails, it answers each later packet
+//!   with SSH_MSG_UNIMPLEMENTED and its number, and only on that proof is the packet sent again.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Message numbers and the messages of the transport and connection protocols that have a form of their own.
+//! Message numbers and the messages of the transport and connection protocols with a format of their own.
 //!
 //! Numbers are named as in RFC 4250 section 4.1.2, RFC 8308 and OpenSSH's PROTOCOL.
 
@@ -26,7 +26,7 @@ pub(crate) const USERAUTH_REQUEST: u8 = 50;
 pub(crate) const USERAUTH_FAILURE: u8 = 51;
 pub(crate) const USERAUTH_SUCCESS: u8 = 52;
 pub(crate) const USERAUTH_BANNER: u8 = 53;
-/// PK_OK (RFC 4252 section 7), PASSWD_CHANGEREQ (section 8) and INFO_REQUEST (RFC 4256): the method tells which.
+/// PK_OK (RFC 4252 section 7), PASSWD_CHANGEREQ (section 8) or INFO_REQUEST (RFC 4256), depending on the method.
 pub(crate) const USERAUTH_60: u8 = 60;
 pub(crate) const USERAUTH_INFO_RESPONSE: u8 = 61;
 // RFC 4254 section 9.
@@ -105,7 +105,7 @@ pub(crate) struct KexInit {
 }
 
 impl KexInit {
-    /// Reads the payload behind the message number. "out" is client to server.
+    /// Parses the payload after the message number. "out" is client to server.
     pub(crate) fn parse(mut reader: Reader<'_>) -> Result<Self, WireError> {
         let _cookie = reader.array::<16>()?;
         let mut list = || names(&mut reader);
@@ -147,7 +147,7 @@ impl KexInit {
     }
 }
 
-/// A server's statements about itself in SSH_MSG_EXT_INFO (RFC 8308), as far as a client can use them.
+/// A server's extensions in SSH_MSG_EXT_INFO (RFC 8308) that a client can use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExtInfo {
     /// `server-sig-algs`: the signature algorithms it accepts for publickey authentication.
@@ -159,8 +159,8 @@ pub struct ExtInfo {
 }
 
 impl ExtInfo {
-    /// A client's own: the server may send a second SSH_MSG_EXT_INFO once it knows the user (OpenSSH's PROTOCOL, section
-    /// 1.10).
+    /// Encodes a client's own: the server may send a second SSH_MSG_EXT_INFO once it knows the user (OpenSSH's
+    /// PROTOCOL, section 1.10).
     pub(crate) fn of_client() -> Bytes {
         Writer::message(EXT_INFO)
             .u32(1)
@@ -169,7 +169,7 @@ impl ExtInfo {
             .finish()
     }
 
-    /// Takes what a second message may renew: the signature algorithms (kex.c, `kex_ext_info_client_parse`).
+    /// Applies a second message, which may replace the signature algorithms (kex.c, `kex_ext_info_client_parse`).
     pub(crate) fn renew(&mut self, second: Self) {
         if second.server_sig_algs.is_some() {
             self.server_sig_algs = second.server_sig_algs;
@@ -205,8 +205,8 @@ impl ExtInfo {
     }
 }
 
-/// A list of names from the peer (RFC 4251 section 6), which it may not have kept to: names with control characters are
-/// nobody's, and are shown like any other.
+/// Reads a list of names from the peer (RFC 4251 section 6). Control characters, which are not allowed in names, are
+/// made printable.
 pub(crate) fn names(reader: &mut Reader<'_>) -> Result<Vec<String>, WireError> {
     let names = reader.name_list()?.into_iter();
     Ok(names.map(|name| Printable::line(name).into_string()).collect())

@@ -1,9 +1,9 @@
 //! The transport layer (RFC 4253): identification, packets, key exchange and rekeying.
 //!
-//! [`Transport::receive`] turns bytes from the server into payloads for the layers above; [`Transport::send`] seals
-//! payloads behind each other into one outgoing buffer. Key exchanges run inside and are invisible from above but
-//! for two things: the first one stops at [`Inbound::HostKey`] until the key has been accepted, and while one is
-//! under way [`Transport::may_send`] is false.
+//! [`Transport::receive`] turns bytes from the server into payloads for the layers above. [`Transport::send`] seals
+//! payloads one after the other into the outgoing buffer. Key exchanges run inside. From above, only two things show:
+//! the first one stops at [`Inbound::HostKey`] until the key is accepted, and during one [`Transport::may_send`] is
+//! false.
 
 pub(crate) mod algorithms;
 mod compress;
@@ -27,12 +27,13 @@ use identification::{CLIENT_ID, Finder, ServerId};
 use receive::ReceiveBuffer;
 use trunkline_text::Printable;
 
-/// Largest packet accepted, as OpenSSH's PACKET_MAX_SIZE. RFC 4253 section 6.1 asks for at least 35,000.
+/// The largest packet accepted, as OpenSSH's PACKET_MAX_SIZE. RFC 4253 section 6.1 requires at least 35,000.
 pub(crate) const MAX_PACKET: usize = 256 * 1024;
-/// A sequence number may not come around under one key (RFC 4344 section 3.1); OpenSSH's MAX_PACKETS.
+/// The most packets under one key, so that sequence numbers do not repeat (RFC 4344 section 3.1, OpenSSH's
+/// MAX_PACKETS).
 const MAX_PACKETS: u64 = 1 << 31;
 
-/// The limits after which keys are exchanged again, beyond the demands of the cipher itself (ssh_config's RekeyLimit).
+/// The limits after which keys are exchanged again, beyond those of the cipher itself (ssh_config's RekeyLimit).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RekeyLimit {
     /// Bytes in either direction.
@@ -41,11 +42,11 @@ pub struct RekeyLimit {
     pub interval: Option<Duration>,
 }
 
-/// Counts what this side sent, modulo 2^32 (RFC 4253 section 6.4): the number that SSH_MSG_UNIMPLEMENTED refers to.
+/// The number of a packet that this side sent, modulo 2^32 (RFC 4253 section 6.4), as in SSH_MSG_UNIMPLEMENTED.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Sequence(pub(crate) u32);
 
-/// The finding of [`Transport::receive`].
+/// The result of [`Transport::receive`].
 pub(crate) enum Inbound {
     /// A message for a layer above.
     Payload(Bytes),
@@ -57,28 +58,28 @@ pub(crate) enum Inbound {
     Unimplemented(Sequence),
     /// A ping@openssh.com, to be answered with its data.
     Ping(Bytes),
-    /// The answer to one of ours.
+    /// The answer to one of our pings.
     Pong(Bytes),
 }
 
-/// Times a question and its answer while the connection is made, from when the question leaves.
+/// Times a request and its answer while the connection is made, from when the request is sent.
 #[derive(Debug, Default)]
 pub(crate) enum Exchange {
     /// Nothing is timed.
     #[default]
     None,
-    /// The question waits to be sent.
+    /// The request waits to be sent.
     Asked,
     Sent(Instant),
 }
 
 impl Exchange {
-    /// A question leaves with the next bytes, and nothing that was asked before is timed any more.
+    /// Times the next request, instead of an earlier one.
     pub(crate) fn ask(&mut self) {
         *self = Self::Asked;
     }
 
-    /// The same, where nothing is being timed.
+    /// Times the next request, unless one is being timed.
     pub(crate) fn ask_next(&mut self) {
         if matches!(self, Self::None) {
             self.ask();
@@ -91,7 +92,7 @@ impl Exchange {
         }
     }
 
-    /// The answer is here: how long it took.
+    /// Returns how long the answer took.
     pub(crate) fn answer(&mut self, now: Instant) -> Option<Duration> {
         match std::mem::take(self) {
             Self::Sent(at) => Some(now.saturating_duration_since(at)),
@@ -101,9 +102,9 @@ impl Exchange {
 }
 
 enum Kex {
-    /// Nothing under way.
+    /// No key exchange.
     Idle,
-    /// Our KEXINIT is out.
+    /// Our KEXINIT was sent.
     Proposed {
         ours: Bytes,
         proposal: KexInit,
@@ -113,11 +114,11 @@ enum Kex {
     Running(Method),
     /// The reply is verified, the host key not yet accepted (first key exchange only).
     Unaccepted { keys: Box<NewKeys> },
-    /// Our NEWKEYS is out, theirs is awaited.
+    /// Our NEWKEYS was sent, theirs is awaited.
     Switching { keys: Box<NewKeys> },
 }
 
-/// A key exchange method under way.
+/// A key exchange method in progress.
 struct Method {
     ours: Bytes,
     theirs: Bytes,
@@ -145,7 +146,7 @@ impl NewKeys {
     }
 }
 
-/// Traffic under the present keys, one direction.
+/// Traffic under the current keys in one direction.
 #[derive(Debug, Default, Clone, Copy)]
 struct Traffic {
     packets: u64,
@@ -165,12 +166,12 @@ pub(crate) struct Transport {
     host_signature: Option<Bytes>,
     negotiated: Option<Negotiated>,
     server_offer: Option<ServerOffer>,
-    /// A guess has left.
+    /// A guess was sent.
     guessed: bool,
-    /// The question that the server is asked until it has let the user in.
+    /// The timed request, until the user is logged in.
     exchange: Exchange,
     ext_info: ExtInfo,
-    /// The number of SSH_MSG_EXT_INFO that have come.
+    /// The number of SSH_MSG_EXT_INFO received.
     ext_infos: u8,
     strict: bool,
     /// The first key exchange is complete.
@@ -196,8 +197,8 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Starts with our identification and, when `early_kexinit`, our KEXINIT (and the guessed first packet of the
-    /// method, when there is a `guess`) in the outgoing buffer.
+    /// Starts with our identification in the outgoing buffer. With `early_kexinit`, our KEXINIT follows, and with a
+    /// `guess` also the method's first packet.
     pub(crate) fn new(
         preferences: Preferences,
         rekey_limit: RekeyLimit,
@@ -264,7 +265,7 @@ impl Transport {
         self.session_id.as_ref()
     }
 
-    /// The host key that the server proved, once accepted.
+    /// Returns the host key that the server proved, once accepted.
     pub(crate) fn host_key(&self) -> Option<&Bytes> {
         self.host_key.as_ref()
     }
@@ -280,7 +281,7 @@ impl Transport {
         }
     }
 
-    /// Returns whether the first packet of a method has left as a guess.
+    /// Returns whether the first packet of a method was sent as a guess.
     pub(crate) fn has_guessed(&self) -> bool {
         self.guessed
     }
@@ -294,7 +295,7 @@ impl Transport {
         &self.ext_info
     }
 
-    /// The server's signature over the session id, which an agent wants to see for session-bind@openssh.com.
+    /// Returns the server's signature over the session id, which an agent requires for session-bind@openssh.com.
     pub(crate) fn host_signature(&self) -> Option<&Bytes> {
         self.host_signature.as_ref()
     }
@@ -304,12 +305,12 @@ impl Transport {
         self.established && matches!(self.kex, Kex::Idle | Kex::Switching { .. })
     }
 
-    /// The number of the packet received last.
+    /// Returns the number of the last received packet.
     pub(crate) fn last_received(&self) -> Sequence {
         Sequence(self.sequence_in.wrapping_sub(1))
     }
 
-    /// Returns the time at which a rekey by time is due.
+    /// Returns when a rekey by time is due.
     pub(crate) fn rekey_at(&self) -> Option<Instant> {
         if !self.authenticated || !matches!(self.kex, Kex::Idle) {
             return None;
@@ -317,29 +318,28 @@ impl Transport {
         Some(self.last_kex? + self.rekey_limit.interval?)
     }
 
-    /// Bytes received that are not yet a whole packet.
+    /// Returns the number of received bytes that are not a whole packet yet.
     pub(crate) fn unread(&self) -> usize {
         self.incoming.unread.len()
     }
 
-    /// The question whose answer is timed while the connection is made.
+    /// Returns the timing of a request and its answer while the connection is made.
     pub(crate) fn exchange(&mut self) -> &mut Exchange {
         &mut self.exchange
     }
 
     // Input.
 
-    /// The buffer that bytes from the server are appended to.
+    /// Returns the buffer to append bytes from the server to.
     pub(crate) fn receive_buffer(&mut self) -> &mut BytesMut {
         &mut self.incoming.unread
     }
 
-    /// Makes room for `room` bytes in the receive buffer.
     pub(crate) fn reserve_receive(&mut self, room: usize) {
         self.incoming.reserve(room);
     }
 
-    /// The next thing in the received bytes; `None` when more bytes are needed, or the host key's acceptance.
+    /// Returns the next item from the received bytes; `None` if more bytes or the host key's acceptance are needed.
     pub(crate) fn receive(&mut self, now: Instant) -> Result<Option<Inbound>, Error> {
         loop {
             if self.server_id.is_none() {
@@ -363,7 +363,7 @@ impl Transport {
         }
     }
 
-    /// The first key exchange's host key is the right one: answers with NEWKEYS, after which sending is allowed.
+    /// Accepts the first key exchange's host key: answers with NEWKEYS, after which sending is allowed.
     pub(crate) fn accept_host_key(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.kex, Kex::Idle) {
             Kex::Unaccepted { keys } => {
@@ -378,7 +378,7 @@ impl Transport {
         }
     }
 
-    /// Authentication succeeded: delayed compression starts (zlib@openssh.com) and rekeying by time is armed.
+    /// Starts delayed compression (zlib@openssh.com) and rekeying by time after authentication.
     pub(crate) fn handle_authenticated(&mut self, now: Instant) {
         self.authenticated = true;
         self.last_kex = Some(now);
@@ -391,7 +391,7 @@ impl Transport {
 
     // Output.
 
-    /// Starts a key exchange as soon as none is under way.
+    /// Starts a key exchange as soon as none is in progress.
     pub(crate) fn rekey(&mut self) {
         self.rekey_wanted = true;
     }
@@ -418,20 +418,20 @@ impl Transport {
         self.seal(parts)
     }
 
-    /// Tells the server that this side ends the connection, if the keys allow to say it now.
+    /// Tells the server that this side ends the connection, if the keys allow that now.
     pub(crate) fn send_disconnect(&mut self, reason: DisconnectReason, description: &str) {
-        // Allowed at any time, in the middle of a key exchange too (RFC 4253 section 7.1).
+        // Allowed at any time, even during a key exchange (RFC 4253 section 7.1).
         if self.server_id.is_some() {
             let _ = self.seal(&[&Disconnect::encode(reason, description)]);
         }
     }
 
-    /// Sealed bytes that wait for the socket.
+    /// Returns the sealed bytes that wait for the socket.
     pub(crate) fn outgoing(&mut self) -> &mut BytesMut {
         &mut self.outgoing
     }
 
-    /// Gives the memory of empty buffers back.
+    /// Releases the memory of empty buffers.
     pub(crate) fn release_buffers(&mut self) {
         self.incoming.release();
         if self.outgoing.is_empty() {
@@ -498,7 +498,7 @@ impl Transport {
         for part in parts {
             self.outgoing.put_slice(part);
         }
-        // Zeros: neither AEAD nor counter mode needs the padding to be unpredictable.
+        // Zeros: neither AEAD nor counter mode needs unpredictable padding.
         self.outgoing.put_bytes(0, padding + self.sealer.tag_len());
         self.sealer.seal(self.sequence_out, &mut self.outgoing[start..]);
 
@@ -532,7 +532,7 @@ impl Transport {
                 match self.ext_infos {
                     0 => self.ext_info = info,
                     1 if !self.authenticated => self.ext_info.renew(info),
-                    // OpenSSH's client takes no more of them, and most of its releases do not mind one.
+                    // OpenSSH's client rejects further ones, and most of its releases tolerate them.
                     _ => {}
                 }
                 self.ext_infos = self.ext_infos.saturating_add(1);
@@ -550,13 +550,13 @@ impl Transport {
         }
     }
 
-    /// Refuses what may not come at this point of a key exchange (RFC 4253 section 7.1, and under strict-kex
-    /// everything but the exchange itself).
+    /// Refuses messages that may not come during a key exchange (RFC 4253 section 7.1; under strict-kex, everything but
+    /// the exchange itself).
     fn check_order(&self, number: u8) -> Result<(), Error> {
         let exchange = matches!(number, message::KEXINIT | message::NEWKEYS)
             || (message::KEX_METHOD_FIRST..=message::KEX_METHOD_LAST).contains(&number);
-        // The first exchange lasts until their NEWKEYS. That it is strict is only known once their KEXINIT is here; what
-        // came before is judged then.
+        // The first exchange lasts until their NEWKEYS. Only their KEXINIT shows whether it is strict; earlier messages
+        // are judged then.
         let first = self.negotiated.is_none();
         let generic = number == message::DISCONNECT
             || ((message::IGNORE..=message::DEBUG).contains(&number) && !(first && self.strict));
@@ -609,7 +609,7 @@ impl Transport {
         let strength = negotiated.strength();
         if self.session_id.is_none() {
             self.strict = negotiated.strict;
-            // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the very first packet.
+            // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the first packet.
             if self.strict && self.sequence_in != 1 {
                 return Err(PeerMisbehaved::NotStrict.into());
             }
@@ -617,7 +617,7 @@ impl Transport {
         }
         let ephemeral = match guess {
             Some(ephemeral) if negotiated.guess_right => ephemeral,
-            // The server drops a wrong guess; what it agreed to is sent now. The ephemeral key was never used.
+            // The server drops a wrong guess; send the agreed method's packet now. The ephemeral key was never used.
             Some(ephemeral) if ephemeral.method() == negotiated.kex => {
                 let ephemeral = ephemeral.for_strength(strength);
                 self.begin_method(&ephemeral.init_message())?;
@@ -647,8 +647,8 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends a message of the key exchange method that the server answers at once, whatever came before: a guess, which may
-    /// have left before there was a way to the server, is none.
+    /// Sends a message of the key exchange method that the server answers at once. A guess is not one: it may have been
+    /// sent before the server was reached.
     fn begin_method(&mut self, message: &[u8]) -> Result<(), Error> {
         if !self.established {
             self.exchange.ask();
@@ -699,7 +699,7 @@ impl Transport {
         }
     }
 
-    /// Sends NEWKEYS and seals under the new keys from then on.
+    /// Sends NEWKEYS, and seals under the new keys from then on.
     fn switch_outgoing(&mut self, keys: Box<NewKeys>) -> Result<(), Error> {
         self.seal(&[&[message::NEWKEYS]])?;
         let chosen = keys.negotiated.outgoing;
@@ -716,7 +716,7 @@ impl Transport {
         if self.authenticated {
             self.set_compression_out(chosen.compression);
         }
-        // RFC 8308 section 2.4: the first packet behind the first NEWKEYS.
+        // RFC 8308 section 2.4: the first packet after the first NEWKEYS.
         if !self.established && keys.negotiated.reads_ext_info {
             self.seal(&[&ExtInfo::of_client()])?;
         }
@@ -759,8 +759,8 @@ impl Transport {
     }
 }
 
-/// Small payloads leave the receive buffer, so that one kept by a slow reader cannot keep a whole buffer alive:
-/// what a channel holds is at most 16 times its window (256 KiB buffers, kept by payloads of at least 16 KiB).
+/// Copies small payloads out of the receive buffer, so that one kept by a slow reader does not keep a whole buffer
+/// alive: a channel holds at most 16 times its window (256 KiB buffers, kept by payloads of at least 16 KiB).
 fn detach(payload: &Bytes) -> Bytes {
     const KEEP_IN_PLACE: usize = 16 * 1024;
     if payload.len() < KEEP_IN_PLACE {
@@ -774,7 +774,7 @@ fn detach(payload: &Bytes) -> Bytes {
 mod tests {
     use super::*;
 
-    /// A transport that has exchanged keys once, as far as its books say.
+    /// Returns a transport in the state after one key exchange and authentication.
     fn authenticated_transport(limit: RekeyLimit, now: Instant) -> Transport {
         let mut transport = Transport::new(Preferences::default(), limit, false, None, None).unwrap();
         transport.session_id = Some(Bytes::from_static(b"session"));

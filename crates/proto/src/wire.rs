@@ -1,24 +1,24 @@
-//! The data types of RFC 4251 section 5: how SSH puts values on the wire.
+//! The data types of RFC 4251 section 5: how SSH encodes values.
 //!
-//! [`Reader`] takes values from a payload and never reads past its end; [`Writer`] appends them to a
-//! buffer. Neither allocates from a length that it has not checked against the bytes at hand.
+//! [`Reader`] takes values from a payload and never reads past its end; [`Writer`] appends them to a buffer. Neither
+//! allocates from a length that was not checked against the bytes at hand.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// A payload ended before a value did, or held a value that its type does not allow.
+/// An invalid payload: it ended within a value, or has a value that its type does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The value's declared or implied size goes past the end of the payload.
+    /// The value's declared or implied size exceeds the payload.
     #[error("the message ends in the middle of a value")]
     Truncated,
-    /// A name or a text is not the ASCII or UTF-8 that its type demands.
+    /// A name or a text is not the ASCII or UTF-8 that its type requires.
     #[error("a text in the message is not valid {0}")]
     NotText(&'static str),
-    /// An mpint where only a positive number makes sense, or one with superfluous leading bytes.
+    /// An mpint that is not positive, or has superfluous leading bytes.
     #[error("a number in the message is not a proper positive mpint")]
     BadNumber,
-    /// Bytes were left over behind the last value of a message that must end there.
+    /// Bytes were left after the last value of a message.
     #[error("the message has extra data after its last value")]
     Trailing,
 }
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         Self { rest: payload }
     }
 
-    /// The bytes not yet read.
+    /// Returns the bytes not yet read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -54,52 +54,52 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `n` raw bytes.
+    /// Reads `n` raw bytes.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(WireError::Truncated)?;
         self.rest = rest;
         Ok(head)
     }
 
-    /// `byte[N]`.
+    /// Reads a `byte[N]`.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let (head, rest) = self.rest.split_first_chunk().ok_or(WireError::Truncated)?;
         self.rest = rest;
         Ok(*head)
     }
 
-    /// `byte`.
+    /// Reads a `byte`.
     pub fn u8(&mut self) -> Result<u8, WireError> {
         self.array::<1>().map(|[b]| b)
     }
 
-    /// `boolean`: every value but 0 is true.
+    /// Reads a `boolean`: every value but 0 is true.
     pub fn bool(&mut self) -> Result<bool, WireError> {
         self.u8().map(|b| b != 0)
     }
 
-    /// `uint32`.
+    /// Reads a `uint32`.
     pub fn u32(&mut self) -> Result<u32, WireError> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// `uint64`.
+    /// Reads a `uint64`.
     pub fn u64(&mut self) -> Result<u64, WireError> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// `string`, as raw bytes.
+    /// Reads a `string`, as raw bytes.
     pub fn string(&mut self) -> Result<&'a [u8], WireError> {
         let n = self.u32()?;
         self.take(usize::try_from(n).map_err(|_| WireError::Truncated)?)
     }
 
-    /// `string` that holds UTF-8 text.
+    /// Reads a `string` of UTF-8 text.
     pub fn utf8(&mut self) -> Result<&'a str, WireError> {
         std::str::from_utf8(self.string()?).map_err(|_| WireError::NotText("UTF-8"))
     }
 
-    /// `string` that holds an algorithm, method or request name: US-ASCII (RFC 4251 section 6).
+    /// Reads a `string` with an algorithm, method or request name: US-ASCII (RFC 4251 section 6).
     pub fn name(&mut self) -> Result<&'a str, WireError> {
         let text = self.utf8().map_err(|e| match e {
             WireError::NotText(_) => WireError::NotText("US-ASCII"),
@@ -112,13 +112,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `name-list`: comma-separated names; an empty list has no names.
+    /// Reads a `name-list`: comma-separated names; an empty list has no names.
     pub fn name_list(&mut self) -> Result<Vec<&'a str>, WireError> {
         let list = self.name()?;
         Ok(list.split(',').filter(|name| !name.is_empty()).collect())
     }
 
-    /// `mpint` of a positive number or zero, as its minimal big-endian bytes (no leading zero; empty for 0).
+    /// Reads an `mpint` of a positive number or zero, as minimal big-endian bytes (no leading zero; empty for 0).
     pub fn mpint(&mut self) -> Result<&'a [u8], WireError> {
         let bytes = self.string()?;
         match bytes {
@@ -137,12 +137,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A buffer that starts with a message number.
+    /// Creates a buffer that starts with a message number.
     pub fn message(number: u8) -> Self {
         let mut writer = Self {
             buf: BytesMut::with_capacity(64),
@@ -151,36 +151,36 @@ impl Writer {
         writer
     }
 
-    /// `byte`.
+    /// Appends a `byte`.
     pub fn u8(mut self, value: u8) -> Self {
         self.buf.put_u8(value);
         self
     }
 
-    /// `boolean`.
+    /// Appends a `boolean`.
     pub fn bool(self, value: bool) -> Self {
         self.u8(u8::from(value))
     }
 
-    /// `uint32`.
+    /// Appends a `uint32`.
     pub fn u32(mut self, value: u32) -> Self {
         self.buf.put_u32(value);
         self
     }
 
-    /// `uint64`.
+    /// Appends a `uint64`.
     pub fn u64(mut self, value: u64) -> Self {
         self.buf.put_u64(value);
         self
     }
 
-    /// Bytes without a length in front.
+    /// Appends bytes without a length before them.
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.buf.put_slice(bytes);
         self
     }
 
-    /// `string`. Strings over 4 GiB cannot be put on the wire and never arise: callers bound them by packets.
+    /// Appends a `string`. Strings over 4 GiB cannot be encoded and never arise: callers bound them by packets.
     pub fn string(mut self, bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
         let len = u32::try_from(bytes.len()).expect("a string that goes into one packet is far below 4 GiB");
@@ -189,13 +189,13 @@ impl Writer {
         self
     }
 
-    /// `name-list`.
+    /// Appends a `name-list`.
     pub fn name_list<S: AsRef<str>>(self, names: &[S]) -> Self {
         let joined = names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
         self.string(joined)
     }
 
-    /// `mpint` of a positive number given as big-endian bytes (leading zeros allowed).
+    /// Appends an `mpint` of a positive number given as big-endian bytes (leading zeros allowed).
     pub fn mpint(mut self, bytes: &[u8]) -> Self {
         let start = bytes.iter().position(|&b| b != 0).unwrap_or(bytes.len());
         let bytes = &bytes[start..];
@@ -208,7 +208,7 @@ impl Writer {
         self
     }
 
-    /// The bytes written.
+    /// Returns the bytes written.
     pub fn finish(self) -> Bytes {
         self.buf.freeze()
     }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn mpints_are_those_of_rfc_4251() {
-        // RFC 4251 section 5's examples.
+        // The examples of RFC 4251 section 5.
         assert_eq!(&Writer::new().mpint(&[]).finish()[..], [0, 0, 0, 0]);
         assert_eq!(&Writer::new().mpint(&[0x80]).finish()[..], [0, 0, 0, 2, 0, 0x80]);
         let long = [0x09, 0xa3, 0x78, 0xf9, 0xb2, 0xe3, 0x32, 0xa7];

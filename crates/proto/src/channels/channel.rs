@@ -1,4 +1,4 @@
-//! One channel (RFC 4254 section 5): its windows, what waits to be sent in it, and how far it has closed.
+//! One channel (RFC 4254 section 5): its windows, the data that waits to be sent, and the progress of its closing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use bytes::{Bytes, BytesMut};
 
 use super::window::{ReceiveWindow, WindowBudget};
 
-/// This side's number for a channel ("recipient channel" in what the server sends). Numbers are not used twice in a
-/// connection, so that a late operation on a channel that is gone cannot reach another one.
+/// This side's number for a channel ("recipient channel" in the server's messages). Numbers are not reused in a
+/// connection, so that a late operation on a closed channel cannot affect another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(pub(crate) u32);
 
 impl ChannelId {
-    /// The bare number.
+    /// Returns the bare number.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The channel with a number that [`Self::number`] gave.
+    /// Returns the channel with a number from [`Self::number`].
     pub fn from_number(number: u32) -> Self {
         Self(number)
     }
@@ -37,12 +37,12 @@ pub enum Stream {
     Stderr,
 }
 
-/// Whether what was asked of a session (exec, shell, subsystem) may have begun on the server.
+/// Whether a session's program (exec, shell, subsystem) may have started on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Started {
-    /// Nothing was asked, it has not left this side, or the server refused it.
+    /// It was not requested, the request was not sent, or the server refused it.
     No,
-    /// It was handed to the network; no answer has come.
+    /// The request was handed to the network and not answered.
     Maybe,
     /// The server confirmed it.
     Yes,
@@ -50,11 +50,11 @@ pub enum Started {
 
 /// The largest data message that we accept, as OpenSSH's CHAN_SES_PACKET_DEFAULT.
 pub(crate) const MAX_DATA: u32 = 32 * 1024;
-/// The most that may be sent ahead of the server's window right behind `exec`: sshd opens the window (2 MiB) while it
-/// handles the request, before it reads the next packet, so that this much is never outside it.
+/// The most data sent ahead of the server's window right after `exec`. sshd opens the window (2 MiB) while it handles
+/// the request, before it reads the next packet, so that this much always fits.
 pub(crate) const OVERDRAFT: i64 = 64 * 1024;
 
-/// Data that the application gave and the window has not let out yet.
+/// Data from the application that waits for the window.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     chunks: VecDeque<Bytes>,
@@ -73,7 +73,7 @@ impl Outbox {
         }
     }
 
-    /// Up to `max` bytes from the front: a slice of one chunk, never a copy.
+    /// Takes up to `max` bytes from the front: a slice of one chunk, never a copy.
     fn take(&mut self, max: usize) -> Option<Bytes> {
         let chunk = self.chunks.front_mut()?;
         let data = chunk.split_to(chunk.len().min(max));
@@ -93,9 +93,9 @@ impl Outbox {
 /// The state of a channel's opening.
 #[derive(Debug)]
 pub(crate) enum Opening {
-    /// We asked; `waiting` are requests to send once the server's number is known.
+    /// We requested it; `waiting` are requests to send once the server's number is known.
     Requested { waiting: Vec<BytesMut> },
-    /// The server asked; the application has not decided.
+    /// The server offered it; the application has not decided.
     Offered(RemoteId),
     /// Both sides know each other's number.
     Open(RemoteId),
@@ -105,7 +105,7 @@ pub(crate) enum Opening {
 pub(crate) struct Channel {
     pub(crate) opening: Opening,
     pub(crate) outbox: Outbox,
-    /// The bytes that the server lets us send. Negative while an overdraft is out.
+    /// The bytes that the server allows us to send. Negative during an overdraft.
     pub(crate) send_window: i64,
     pub(crate) send_max: usize,
     /// The server's window for this session is about to open (see [`OVERDRAFT`]).
@@ -115,16 +115,16 @@ pub(crate) struct Channel {
     pub(crate) close_wanted: bool,
     pub(crate) close_sent: bool,
     pub(crate) eof_received: bool,
-    /// Whether the channel stands in the scheduler's queue.
+    /// The channel is in the scheduler's queue.
     pub(crate) scheduled: bool,
     /// The meanings of the answers to our requests, in order: `true` for one that starts a session.
     pub(crate) replies: VecDeque<bool>,
     pub(crate) started: Started,
-    /// The application is done with the channel; nothing of it is reported any more.
+    /// The application is done with the channel; nothing more is reported.
     pub(crate) abandoned: bool,
     /// The server opened it.
     pub(crate) incoming: bool,
-    /// Requests in it have left before the server's number for it was known.
+    /// Requests in it were sent before the server's number for it was known.
     pub(crate) is_early: bool,
     pub(crate) receive: ReceiveWindow,
 }
@@ -159,18 +159,18 @@ impl Channel {
         }
     }
 
-    /// Bytes that the window lets out now.
+    /// Returns the bytes that may be sent now.
     fn credit(&self) -> usize {
         let credit = self.send_window + if self.overdraft { OVERDRAFT } else { 0 };
         usize::try_from(credit).unwrap_or(0)
     }
 
-    /// Bytes that the window lets out beyond those that wait.
+    /// Returns how many bytes the window allows beyond those that wait.
     pub(crate) fn room(&self) -> usize {
         self.credit().saturating_sub(self.outbox.len())
     }
 
-    /// Returns whether data, EOF or CLOSE can go out now.
+    /// Returns whether data, EOF or CLOSE can be sent now.
     pub(crate) fn has_work(&self) -> bool {
         if self.close_sent {
             return false;
@@ -179,7 +179,7 @@ impl Channel {
         (data && self.credit() > 0) || (!data && ((self.eof_wanted && !self.eof_sent) || self.close_wanted))
     }
 
-    /// The next piece of data that the window and the server's packet size allow.
+    /// Takes the next piece of data that the window and the server's packet size allow.
     pub(crate) fn take_data(&mut self) -> Option<Bytes> {
         let max = self.credit().min(self.send_max);
         if max == 0 || self.close_sent {
@@ -190,7 +190,6 @@ impl Channel {
         Some(data)
     }
 
-    /// Gives up what was not sent.
     pub(crate) fn discard(&mut self) {
         self.outbox.clear();
     }

@@ -6,28 +6,28 @@ use trunkline_text::Printable;
 use super::channel::{ChannelId, Stream};
 use super::request::{GlobalRequestId, IncomingKind, OpenFailure};
 
-/// Something happened to a channel, or to the connection as a whole.
+/// An event of a channel, or of the connection as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "names say it")]
 pub enum ChannelEvent {
-    /// The server opened the channel that we asked for.
+    /// The server opened the channel that we requested.
     Opened(ChannelId),
-    /// The server refused to open it. It is gone; nothing ran.
+    /// The server refused to open the channel. It is gone; nothing ran.
     OpenFailed {
         id: ChannelId,
         /// The reason code.
         reason: OpenFailure,
-        /// The server's words.
+        /// The server's description.
         description: Printable,
     },
-    /// The server wants to open a channel: answer with `accept` or `reject`.
+    /// The server offers a channel: answer with `accept` or `reject`.
     Incoming {
-        /// Its number here.
+        /// This side's number for it.
         id: ChannelId,
         /// The kind of connection.
         kind: IncomingKind,
     },
-    /// Data arrived. Its size must be returned by `consumed` once read.
+    /// Data arrived. Return its size with `consume` once it is read.
     Data {
         id: ChannelId,
         stream: Stream,
@@ -40,7 +40,7 @@ pub enum ChannelEvent {
         id: ChannelId,
         /// Whether it was granted.
         success: bool,
-        /// Whether it was the exec, shell or subsystem request.
+        /// Whether it answers the exec, shell or subsystem request.
         started: bool,
     },
     /// `exit-status` (RFC 4254 section 6.10).
@@ -54,9 +54,9 @@ pub enum ChannelEvent {
         id: ChannelId,
         /// Signal name without "SIG".
         signal: String,
-        /// Whether it left a core.
+        /// Whether it dumped core.
         core_dumped: bool,
-        /// The server's words.
+        /// The server's text.
         message: Printable,
     },
     /// Data of the channel was handed to the transport, so that there is room for as much.
@@ -75,6 +75,6 @@ pub enum ChannelEvent {
         /// The answer's body.
         data: Bytes,
     },
-    /// `hostkeys-00@openssh.com`: all host keys that the server has, as strings in a row.
+    /// `hostkeys-00@openssh.com`: the server's host keys, as consecutive strings.
     HostKeys(Bytes),
 }

@@ -7,7 +7,7 @@ use super::window::INITIAL_WINDOW;
 use crate::message;
 use crate::wire::{Reader, Writer};
 
-/// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
+/// A terminal's size, in characters, and in pixels if known (RFC 4254 section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TerminalSize {
     /// Columns.
@@ -49,17 +49,17 @@ pub enum ChannelRequest {
     WindowChange(TerminalSize),
     /// `signal`, by name without "SIG".
     Signal(String),
-    /// `break` (RFC 4335), for so many milliseconds.
+    /// `break` (RFC 4335), for this many milliseconds.
     Break(u32),
     /// `auth-agent-req@openssh.com`: forwards the agent.
     AgentForwarding,
-    /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): nobody reads the command's output any more.
+    /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): the command's output is no longer read.
     EndOfWrite,
-    /// Any other that starts nothing, as it goes on the wire.
+    /// Any other request that starts no program, as it is sent.
     Other {
         /// The request's name.
         name: String,
-        /// Whether the server is asked to answer.
+        /// Whether the server should answer.
         wants_reply: bool,
         /// The rest of the message.
         body: Bytes,
@@ -67,7 +67,7 @@ pub enum ChannelRequest {
 }
 
 impl ChannelRequest {
-    /// Returns whether this starts what the session is for.
+    /// Returns whether this starts the session's program.
     pub fn starts(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
     }
@@ -83,8 +83,8 @@ impl ChannelRequest {
         }
     }
 
-    /// Returns whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are
-    /// not worth one.
+    /// Returns whether the server should answer. As in OpenSSH's client, window changes, signals and variables want no
+    /// answer.
     pub fn wants_reply(&self) -> bool {
         match self {
             Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite => false,
@@ -93,7 +93,7 @@ impl ChannelRequest {
         }
     }
 
-    /// The bytes of text in it: all but its fields of a fixed size.
+    /// Returns the length of its text: everything but fields of a fixed size.
     pub fn text_len(&self) -> usize {
         match self {
             Self::Pty { term, modes, .. } => term.len() + modes.len(),
@@ -109,8 +109,7 @@ impl ChannelRequest {
         }
     }
 
-    /// Returns whether sshd would end the connection for it: a NUL in a text, or terminal modes that stop in the
-    /// middle.
+    /// Returns whether sshd would end the connection over it: a NUL in a text, or truncated terminal modes.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Pty { term, modes, .. } => nul_in(term) || !are_whole(modes),
@@ -126,7 +125,7 @@ impl ChannelRequest {
         }
     }
 
-    /// The message, with the recipient's number left at zero.
+    /// Encodes the message, with the recipient's number left at zero.
     pub(crate) fn encode(&self) -> BytesMut {
         let (name, body) = match self {
             Self::Pty { term, size, modes } => (
@@ -156,8 +155,8 @@ fn nul_in(text: impl AsRef<[u8]>) -> bool {
     text.as_ref().contains(&0)
 }
 
-/// Returns whether the body of a request that sshd knows has all of its fields, and nothing behind them. Of others it
-/// reads nothing.
+/// Returns whether the body of a request has all of its fields, and nothing after them. Unknown requests pass, because
+/// sshd does not read them.
 fn is_whole(name: &str, body: &[u8]) -> bool {
     let mut reader = Reader::new(body);
     let text = |reader: &mut Reader<'_>| reader.string().is_ok_and(|text| !nul_in(text));
@@ -174,12 +173,12 @@ fn is_whole(name: &str, body: &[u8]) -> bool {
     has_fields && reader.rest().is_empty()
 }
 
-/// Returns whether encoded terminal modes come to their end (RFC 4254 section 8); none are whole, too.
+/// Returns whether encoded terminal modes are complete (RFC 4254 section 8); no modes are, too.
 fn are_whole(modes: &[u8]) -> bool {
     let mut rest = modes;
     loop {
         rest = match rest {
-            // TTY_OP_END, and what is not defined: what follows is not read.
+            // TTY_OP_END or an undefined code: the rest is not read.
             [0 | 160.., ..] => return true,
             [_, _, _, _, _, rest @ ..] => rest,
             _ => return modes.is_empty(),
@@ -200,9 +199,9 @@ fn encode_size(writer: Writer, size: TerminalSize) -> Writer {
 pub enum ChannelKind {
     /// `session`.
     Session,
-    /// `direct-tcpip`: a TCP connection from the server to somewhere.
+    /// `direct-tcpip`: a TCP connection from the server to a host.
     DirectTcpip {
-        /// Host to connect to, as the server resolves it.
+        /// The host to connect to, as the server resolves it.
         host: String,
         /// Its port.
         port: u16,
@@ -217,7 +216,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// The channel type (RFC 4250 section 4.9.1).
+    /// Returns the channel type (RFC 4250 section 4.9.1).
     pub fn name(&self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -226,7 +225,7 @@ impl ChannelKind {
         }
     }
 
-    /// The bytes of text in it, as [`ChannelRequest::text_len`].
+    /// Returns the length of its text, as [`ChannelRequest::text_len`].
     pub fn text_len(&self) -> usize {
         match self {
             Self::Session => 0,
@@ -235,7 +234,7 @@ impl ChannelKind {
         }
     }
 
-    /// Returns whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    /// Returns whether it contains a NUL, as [`ChannelRequest::is_malformed`].
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Session => false,
@@ -273,7 +272,7 @@ impl ChannelKind {
 pub enum IncomingKind {
     /// `forwarded-tcpip` (RFC 4254 section 7.2): a connection to a port that we asked the server to listen on.
     ForwardedTcpip {
-        /// The listening address as asked for.
+        /// The listening address as requested.
         address: String,
         /// The listening port.
         port: u32,
@@ -285,7 +284,7 @@ pub enum IncomingKind {
         /// The listening socket's path.
         path: String,
     },
-    /// `auth-agent@openssh.com`: something on the server wants to talk to the forwarded agent.
+    /// `auth-agent@openssh.com`: a connection to the forwarded agent.
     Agent,
 }
 
@@ -296,7 +295,7 @@ pub struct OpenFailure(pub u32);
 impl OpenFailure {
     /// SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
     pub const ADMINISTRATIVELY_PROHIBITED: Self = Self(1);
-    /// SSH_OPEN_CONNECT_FAILED; what sshd also says beyond MaxSessions.
+    /// SSH_OPEN_CONNECT_FAILED; also sshd's answer beyond MaxSessions.
     pub const CONNECT_FAILED: Self = Self(2);
     /// SSH_OPEN_UNKNOWN_CHANNEL_TYPE
     pub const UNKNOWN_CHANNEL_TYPE: Self = Self(3);
@@ -307,18 +306,18 @@ impl OpenFailure {
 /// A request to the server that is not about a channel (RFC 4254 sections 4 and 7.1; OpenSSH's PROTOCOL).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GlobalRequest {
-    /// `tcpip-forward`; answered with the port when 0 was asked for.
+    /// `tcpip-forward`; answered with the port if 0 was requested.
     TcpipForward {
-        /// Address to listen on; "" and "*" mean all, "localhost" loopback.
+        /// The address to listen on; "" and "*" mean all, "localhost" loopback.
         address: String,
-        /// Port to listen on, 0 for any.
+        /// The port to listen on, 0 for any.
         port: u32,
     },
     /// `cancel-tcpip-forward`.
     CancelTcpipForward {
-        /// As it was asked for.
+        /// The address as requested.
         address: String,
-        /// The port that is listened on.
+        /// The port in use.
         port: u32,
     },
     /// `streamlocal-forward@openssh.com`.
@@ -333,12 +332,12 @@ pub enum GlobalRequest {
     },
     /// `keepalive@openssh.com`: any answer will do.
     Keepalive,
-    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys, given as strings in a row.
+    /// `hostkeys-prove-00@openssh.com`: requests a signature with each of these keys, given as consecutive strings.
     HostKeysProve(Bytes),
 }
 
 impl GlobalRequest {
-    /// The bytes of text in it, as [`ChannelRequest::text_len`].
+    /// Returns the length of its text, as [`ChannelRequest::text_len`].
     pub fn text_len(&self) -> usize {
         match self {
             Self::TcpipForward { address, .. } | Self::CancelTcpipForward { address, .. } => address.len(),
@@ -348,7 +347,7 @@ impl GlobalRequest {
         }
     }
 
-    /// Returns whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    /// Returns whether it contains a NUL, as [`ChannelRequest::is_malformed`].
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::TcpipForward { address, .. } | Self::CancelTcpipForward { address, .. } => nul_in(address),
@@ -379,7 +378,7 @@ impl GlobalRequest {
     }
 }
 
-/// Tells the answers to global requests apart.
+/// Identifies a global request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRequestId(pub(crate) u64);
 

@@ -1,34 +1,34 @@
 //! Receive windows (RFC 4254 section 5.2): how far ahead of its reader the server may send.
 //!
-//! A window that is too small leaves a long path empty; one that is too large makes the server hold what the socket does
-//! not take. With windows grown to 15 MiB on loopback, by a round-trip time that a busy machine had stretched to 299 ms,
-//! sshd held 25 MB for each stream, spent most of its CPU time in giving memory back, and 20 streams had a fifth of
-//! the throughput that they have with 2 MiB.
+//! A window that is too small leaves a long path empty; one that is too large makes the server hold the data that the
+//! socket does not take. On loopback, a busy machine had stretched the round-trip time to 299 ms, by which windows grew
+//! to 15 MiB. sshd then held 25 MB for each stream and spent most of its CPU time on releasing memory, and 20 streams
+//! had a fifth of the throughput that they have with 2 MiB.
 //!
-//! So a window follows the delivery rate times the *shortest* round trip of the last while ([`RoundTrip`]), it grows
-//! beyond its first doubling only where the server was seen to wait for it, it shrinks when it is not needed any more,
-//! and all windows of a process grow from one [`WindowBudget`].
+//! Therefore a window follows the delivery rate times the *shortest* recent round trip ([`RoundTrip`]). It grows beyond
+//! its first doubling only if the server was seen to wait for it, and shrinks when it is no longer needed. All windows
+//! of a process grow from one [`WindowBudget`].
 //!
-//! On a busy machine all of this is not enough: eight downloads that begin at once on two cores wait for a CPU before they
-//! see an answer, and their servers for credit. All windows grew to 4 MiB and some to 8. Only the kernel's own round trip is
-//! not stretched. Where it says that the server is near, a window grows only if answer after answer took long, and as long as
-//! the others: so it is if a relay answers for TCP and the server is far behind it. Waits for a CPU differ.
+//! On a busy machine this is not enough: eight downloads that start at once on two cores wait for a CPU before they see
+//! an answer, and their servers for credit. All windows grew to 4 MiB and some to 8. Only the kernel's own round trip
+//! is not stretched. If it shows a near server, a window grows only if many answers took long, and about equally long.
+//! That happens if a relay answers for TCP and the server is far behind it; waits for a CPU vary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Our receive window at the start, and the least: what OpenSSH's client gives a session.
+/// Our initial and smallest receive window: that of a session in OpenSSH's client.
 pub(crate) const INITIAL_WINDOW: u32 = 2 * 1024 * 1024;
-/// The most our window may grow to. sshd stops reading from a command when its own buffer towards us holds 16 MiB
-/// (CHAN_INPUT_MAX in channels.c), so more would not be used and a byte less is safe.
+/// The largest window. sshd stops reading from a command when its own buffer towards us holds 16 MiB (CHAN_INPUT_MAX in
+/// channels.c), so that more would not be used and a byte less is safe.
 pub(crate) const MAX_WINDOW: u32 = 15 * 1024 * 1024;
-/// A window that is more than twice what rate and round trip ask for shrinks after so many returns of credit, two window's
-/// worth of data: a pause of the reader's alone does not cost a long path its window.
+/// How many returns of credit, two windows' worth of data, a window must be more than twice too large before it
+/// shrinks: a mere pause of the reader does not cost a long path its window.
 const SHRINK_AFTER: u8 = 8;
 
-/// Bytes by which all windows of a process together may exceed their first size. What a server can make this side hold
-/// is that and 2 MiB for each channel whose reader does not read.
+/// The bytes by which all windows of a process together may exceed their first size. A server can make this side hold
+/// that and 2 MiB for each channel that is not read.
 #[derive(Debug)]
 pub struct WindowBudget {
     all: u64,
@@ -36,7 +36,7 @@ pub struct WindowBudget {
 }
 
 impl WindowBudget {
-    /// Windows may grow by so many bytes together.
+    /// Creates a budget of this many bytes for all windows together.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl WindowBudget {
         }
     }
 
-    /// Bytes by which windows have grown: what their servers may send at most beyond what every window begins with.
+    /// Returns by how many bytes windows have grown: the most that servers may send beyond all initial windows.
     #[must_use]
     pub fn grown_bytes(&self) -> u64 {
         self.all.saturating_sub(self.free.load(Ordering::Relaxed))
@@ -65,32 +65,32 @@ impl WindowBudget {
 }
 
 impl Default for WindowBudget {
-    /// 256 MiB: some 20 streams on paths that need the largest window.
+    /// Returns 256 MiB: some 20 streams on paths that need the largest window.
     fn default() -> Self {
         Self::new(256 * 1024 * 1024)
     }
 }
 
-/// The round-trip time: the shortest of the last while, as what is measured under load is longer than the path.
+/// The round-trip time: the shortest recent one, because load makes measurements longer than the path.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrip {
-    /// TCP's, as connecting showed it. It may have ended at a proxy.
+    /// TCP's time to connect, which may have ended at a proxy.
     assumed: Option<Duration>,
     /// The number of measurements.
     measured: u32,
     /// The shortest answer of this interval, and of the one before.
     shortest: [Option<Duration>; 2],
-    /// The longest that was measured in each of them.
+    /// The longest measurement in each of them.
     longest: [Option<Duration>; 2],
     interval: Option<(Instant, u32)>,
 }
 
 impl RoundTrip {
-    /// An interval takes so long and has so many measurements at least (BBR's shortest round trip is of 10 s, too): a
-    /// path that has become longer is known by then, and one slow answer after a long silence changes nothing.
+    /// The least duration and number of measurements of an interval (BBR's shortest round trip also covers 10 s): by
+    /// then a path that has become longer is known, and one slow answer after a long silence changes nothing.
     const INTERVAL: Duration = Duration::from_secs(10);
     const MEASUREMENTS: u32 = 16;
-    /// So many answers that take equally long do not do so by chance.
+    /// How many equally long answers are not a coincidence.
     const ENOUGH: u32 = 4;
 
     pub(crate) fn assume(&mut self, time: Duration) {
@@ -110,36 +110,36 @@ impl RoundTrip {
         self.at_most(time);
     }
 
-    /// The server has answered within `time`, and may have worked or waited meanwhile. Such an answer bounds the round
-    /// trip from above: it says nothing of whether answers take equally long, and ends no interval.
+    /// Notes an answer within `time` that may include the server's work. It only bounds the round trip from above: it
+    /// does not show whether answers take equally long, and ends no interval.
     pub(crate) fn at_most(&mut self, time: Duration) {
         let shortest = self.shortest[0].map_or(time, |shortest| shortest.min(time));
         self.shortest[0] = Some(shortest);
     }
 
-    /// The shortest answer.
+    /// Returns the shortest answer.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         self.shortest.into_iter().flatten().min()
     }
 
-    /// Returns the number of measured answers that needed no work of the server's.
+    /// Returns the number of measured answers that took the server no work.
     pub(crate) fn measurements(&self) -> u32 {
         self.measured
     }
 
-    /// Returns whether what was measured differs so little that it is the path's.
+    /// Returns whether the measurements differ so little that they show the path.
     fn is_steady(&self) -> bool {
         let longest = self.longest.into_iter().flatten().max();
         let close = |(shortest, longest): (Duration, Duration)| longest * 2 <= shortest * 3;
         self.measured >= Self::ENOUGH && self.shortest().zip(longest).is_some_and(close)
     }
 
-    /// The same; until something was answered what was assumed.
+    /// Returns the shortest answer or, before the first, the assumed time.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.shortest().or(self.assumed)
     }
 
-    /// At most what TCP takes: no wait for a CPU is part of it.
+    /// Returns at most TCP's time, which includes no wait for a CPU.
     fn of_the_path(&self) -> Option<Duration> {
         self.assumed.min(self.get())
     }
@@ -150,23 +150,23 @@ impl RoundTrip {
 pub(crate) struct ReceiveWindow {
     /// The bytes that the server may still send.
     credit: u32,
-    /// The window's present full size.
+    /// The window's current full size.
     size: u32,
-    /// Read by the application and not yet returned to the server.
+    /// Bytes that the application has read and not yet returned to the server.
     consumed: u32,
-    /// The time of the last return of credit, which gives the reader's rate.
+    /// The time of the last return of credit, from which the reader's rate follows.
     since: Option<Instant>,
-    /// The return of credit whose effect is waited for.
+    /// The return of credit whose effect is awaited.
     echo: Option<Echo>,
     /// The server has waited for credit since the window grew.
     starved: bool,
-    /// Returns of credit in a row that found the window too large.
+    /// Consecutive returns of credit that found the window too large.
     too_large: u8,
     budget: Arc<WindowBudget>,
 }
 
-/// Credit that was returned. The server cannot send beyond `remaining` bytes before it hears of it: when it has stopped
-/// there, the time until the next byte is a round trip in which nothing of the channel's own stood in a queue.
+/// Returned credit. The server cannot send more than `remaining` bytes before it receives it. If it has stopped there,
+/// the time until the next byte is a round trip without queueing on the channel.
 #[derive(Debug)]
 struct Echo {
     sent: Instant,
@@ -175,12 +175,12 @@ struct Echo {
     last: Option<Arrival>,
 }
 
-/// A silence is the server's waiting for credit only if it is so much of the time since the credit was returned. A stream
-/// that is read packet by packet has a silence behind each, and what is left of a window when a quarter of it is returned
-/// are 48 packets. Of a window that is too small by an eighth, the server waits for as much.
+/// The fraction of the time since credit was returned that a silence must last to mean that the server waits for
+/// credit. A stream that is read packet by packet has a silence after each, and 48 packets remain of a window when a
+/// quarter of it is returned. With a window that is an eighth too small, the server waits this long.
 const SILENCE: u32 = 8;
 
-/// A moment of input: when it is handled, and how often everything that had come was read before.
+/// A moment of input: when it is handled, and how often everything had been read before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) now: Instant,
@@ -201,8 +201,8 @@ impl ReceiveWindow {
         }
     }
 
-    /// `len` bytes have come; `None` when the server was not allowed to send them. The inner value is a round-trip time
-    /// that this tells.
+    /// Counts `len` received bytes; returns `None` if the server was not allowed to send them. The inner value is a
+    /// round-trip time that they show.
     pub(crate) fn receive(&mut self, len: u32, arrival: Option<Arrival>) -> Option<Option<Duration>> {
         self.credit = self.credit.checked_sub(len)?;
         Some(arrival.and_then(|arrival| self.hear_echo(len, arrival)))
@@ -219,7 +219,7 @@ impl ReceiveWindow {
         }
         let echo = self.echo.take()?;
         let trip = arrival.now.saturating_duration_since(echo.sent);
-        // Without a silence at the end of what was allowed, the server had credit all the time.
+        // Without a silence at the end of its credit, the server had credit all the time.
         let waited = echo.last.is_some_and(|last| {
             let silence = arrival.now.saturating_duration_since(last.now);
             last.drained < arrival.drained && silence * SILENCE >= trip
@@ -228,14 +228,14 @@ impl ReceiveWindow {
         waited.then_some(trip)
     }
 
-    /// Returns credit for data that was for nobody.
+    /// Returns credit for data that nothing reads.
     pub(crate) fn return_unread(&mut self, len: u32) {
         self.credit += len;
         self.echo = None;
     }
 
-    /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so: never
-    /// more than the server has used, however much is said to be read, but for the window's growth.
+    /// Notes that the application has read `n` bytes. Returns what to add to the server's credit, if it is time to do
+    /// so: never more than the server has used, whatever `n` is, except for the window's growth.
     pub(crate) fn consume(&mut self, n: u32, now: Instant, trip: &RoundTrip) -> Option<u32> {
         self.consumed = self.consumed.saturating_add(n).min(self.size - self.credit);
         if self.consumed < self.size / 4 {
@@ -266,8 +266,7 @@ impl ReceiveWindow {
         Some(add)
     }
 
-    /// Returns whether the window may be larger than it is. `on_the_path`: what TCP's round trip asks for, where it is
-    /// known.
+    /// Returns whether the window may grow. `on_the_path` is the window that TCP's round trip requires, if known.
     fn may_grow(&self, on_the_path: Option<u32>, trip: &RoundTrip) -> bool {
         match on_the_path {
             Some(wanted) if wanted <= self.size => self.starved && trip.is_steady(),
@@ -275,7 +274,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Doubles the window, as far as that is allowed. Returns by how much it has grown.
+    /// Doubles the window, if allowed. Returns by how much it has grown.
     fn grow(&mut self) -> u32 {
         self.too_large = 0;
         let by = self.size.min(MAX_WINDOW - self.size);
@@ -287,7 +286,7 @@ impl ReceiveWindow {
         by
     }
 
-    /// Keeps back what was consumed, when the window was too large for long enough.
+    /// Keeps back consumed credit, if the window was too large for long enough.
     fn shrink(&mut self) -> u32 {
         if self.too_large < SHRINK_AFTER {
             self.too_large += 1;
@@ -306,9 +305,9 @@ impl Drop for ReceiveWindow {
     }
 }
 
-/// The window that `consumed` bytes in `elapsed` ask for: twice the rate times the round trip, since credit comes back in
-/// quarters and late. What came at more than 1 GB/s stood in a buffer: no core opens so much, and its rate is none of the
-/// path's.
+/// Returns the window that `consumed` bytes in `elapsed` require: twice the rate times the round trip, since credit is
+/// returned late and in quarters. Data faster than 1 GB/s came from a buffer: no core decrypts that much, and its rate
+/// is not the path's.
 fn wanted_window(consumed: u32, elapsed: Duration, rtt: Duration) -> u32 {
     let consumed = u128::from(consumed);
     let nanoseconds = elapsed.as_nanos().max(consumed);
@@ -331,11 +330,11 @@ mod tests {
         window: ReceiveWindow,
         trip: RoundTrip,
         now: Instant,
-        /// Packets a second that the path and the reader let through.
+        /// Packets per second that the path and the reader let through.
         rate: u32,
         /// The delay in one direction.
         delay: Duration,
-        /// The extra time that a machine under load takes to notice an answer.
+        /// The extra time that a loaded machine takes to notice an answer.
         lateness: Duration,
         /// Credit on its way to the server.
         adjusts: Vec<(Instant, u32)>,
@@ -363,7 +362,7 @@ mod tests {
             }
         }
 
-        /// An unthrottled stream for so long; returns the packets that came.
+        /// Streams without throttling for `time`; returns the number of packets that came.
         fn stream(&mut self, time: Duration) -> u32 {
             let end = self.now + time;
             let step = Duration::from_secs(1) / self.rate;
@@ -520,7 +519,7 @@ mod tests {
         path.rate = 5 * MIB / PACKET;
         path.stream(Duration::from_secs(60));
         assert_eq!(path.window.size, INITIAL_WINDOW);
-        // Never more than was promised, and all of it: nothing of the credit is lost on the way.
+        // Never more than was promised, and all of it: no credit is lost on the way.
         let promised = path.server_credit
             + path.adjusts.iter().map(|(_, add)| add).sum::<u32>()
             + path.packets.len() as u32 * PACKET;
@@ -585,7 +584,7 @@ mod tests {
             trip.record(path, begin);
         }
         assert!(trip.is_steady());
-        // However many come: the path was measured as shorter.
+        // However many there are: the path was measured as shorter.
         for _ in 0..10 * RoundTrip::MEASUREMENTS {
             trip.at_most(worked);
         }

@@ -14,19 +14,19 @@ use zeroize::Zeroizing;
 
 use super::mac::{Mac, MacKey};
 
-/// Bytes of the `packet_length` field.
+/// The length of the `packet_length` field.
 const LENGTH_LEN: usize = 4;
 /// The smallest padding (RFC 4253 section 6).
 const MIN_PADDING: usize = 4;
 /// The smallest `packet_length`: the padding's length and the smallest padding.
 const MIN_PACKET_LENGTH: usize = 1 + MIN_PADDING;
-/// The block size that packets are padded to when the cipher has none or a smaller one (RFC 4253 section 6).
+/// The block size for padding if the cipher has none or a smaller one (RFC 4253 section 6).
 const MIN_BLOCK: usize = 8;
 const AES_BLOCK: usize = 16;
 const AEAD_TAG_LEN: usize = 16;
 const GCM_NONCE_LEN: usize = 12;
 
-/// Packets after which keys must be renewed whatever their size, because sequence numbers wrap at 2^32
+/// The number of packets after which keys must be renewed whatever their size, because sequence numbers wrap at 2^32
 /// (RFC 4344 section 3.1; OpenSSH's `MAX_PACKETS`).
 pub const REKEY_PACKETS: u32 = 1 << 31;
 
@@ -58,7 +58,7 @@ impl Cipher {
         Self::Aes256Ctr,
     ];
 
-    /// The name in a KEXINIT.
+    /// Returns the name in a KEXINIT.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "aes128-gcm@openssh.com",
@@ -70,12 +70,12 @@ impl Cipher {
         }
     }
 
-    /// The cipher of that name, if it is one of ours.
+    /// Returns the cipher with that name, if trunkline offers it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::DEFAULT.iter().copied().find(|cipher| cipher.name() == name)
     }
 
-    /// Bytes of key to derive.
+    /// Returns the bytes of key to derive.
     pub fn key_len(self) -> usize {
         match self {
             Self::Aes128Gcm | Self::Aes128Ctr => 16,
@@ -85,7 +85,7 @@ impl Cipher {
         }
     }
 
-    /// Bytes of initial value to derive; chacha20-poly1305 takes the sequence number instead.
+    /// Returns the bytes of initial value to derive; chacha20-poly1305 uses the sequence number instead.
     pub fn iv_len(self) -> usize {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm => GCM_NONCE_LEN,
@@ -94,7 +94,7 @@ impl Cipher {
         }
     }
 
-    /// The number that packets are padded to a multiple of.
+    /// Returns the number that packets are padded to a multiple of.
     pub fn block_len(self) -> usize {
         match self {
             Self::ChaCha20Poly1305 => MIN_BLOCK,
@@ -107,8 +107,8 @@ impl Cipher {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm | Self::ChaCha20Poly1305)
     }
 
-    /// Bytes in one direction after which keys must be renewed: 2^(L/4) blocks of L bits (RFC 4344 section 3.2),
-    /// and 1 GiB where blocks are short, as in OpenSSH.
+    /// Returns the bytes in one direction after which keys must be renewed: 2^(L/4) blocks of L bits (RFC 4344 section
+    /// 3.2), and 1 GiB for short blocks, as in OpenSSH.
     pub fn rekey_bytes(self) -> u64 {
         match self {
             Self::ChaCha20Poly1305 => 1 << 30,
@@ -139,12 +139,12 @@ impl fmt::Debug for PacketKeys {
     }
 }
 
-/// The reason why received bytes are not a valid packet. Every one of these ends the connection: the stream cannot be
-/// resumed.
+/// The reason why received bytes are not a valid packet. Each of them ends the connection, whose stream cannot
+/// continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CipherError {
-    /// `packet_length` is below the 5 bytes that padding takes, or above what we accept.
+    /// `packet_length` is below the 5 bytes of padding, or above the maximum.
     #[error("the server sent a packet of length {length}; between 5 and {max} are allowed")]
     LengthOutOfRange {
         /// The length that the packet names.
@@ -160,13 +160,13 @@ pub enum CipherError {
         /// The cipher's block size.
         block: usize,
     },
-    /// The tag or MAC does not match: the packet was altered, or the two sides do not hold the same keys.
+    /// The tag or MAC is wrong: the packet was altered, or the two sides have different keys.
     #[error("a packet from the server failed its integrity check")]
     Forged,
     /// The padding is shorter than 4 bytes or leaves no payload.
     #[error("a packet from the server has impossible padding")]
     BadPadding,
-    /// [`Opener::open`] was called with a packet whose size [`Opener::packet_len`] had not told.
+    /// [`Opener::open`] was called with a packet whose size [`Opener::packet_len`] had not returned.
     #[error("a packet was opened before its length was known; this is a bug in the caller")]
     NotMeasured,
 }
@@ -190,7 +190,7 @@ impl Sealer {
     /// Seals with `keys` derived for `cipher` and `mac`. An AEAD cipher ignores `mac`.
     ///
     /// # Panics
-    /// When the keys have other lengths than the algorithms ask for, or an AES-CTR cipher comes without a MAC.
+    /// If the keys do not have the algorithms' lengths, or an AES-CTR cipher has no MAC.
     pub fn new(cipher: Cipher, mac: Option<Mac>, keys: &PacketKeys) -> Self {
         Self(match cipher {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => Sealing::Gcm(Gcm::new(cipher, keys)),
@@ -202,7 +202,7 @@ impl Sealer {
         })
     }
 
-    /// The number that packets are padded to a multiple of.
+    /// Returns the number that packets are padded to a multiple of.
     pub fn block_len(&self) -> usize {
         match &self.0 {
             Sealing::Plaintext | Sealing::ChaCha(_) => MIN_BLOCK,
@@ -210,7 +210,7 @@ impl Sealer {
         }
     }
 
-    /// Bytes of tag or MAC behind each packet.
+    /// Returns the bytes of tag or MAC after each packet.
     pub fn tag_len(&self) -> usize {
         match &self.0 {
             Sealing::Plaintext => 0,
@@ -219,8 +219,8 @@ impl Sealer {
         }
     }
 
-    /// Returns whether the 4 length bytes count in the padding multiple: not where they are authenticated data in front
-    /// of the ciphertext (AEAD, encrypt-then-MAC).
+    /// Returns whether the 4 length bytes count towards the padding. They do not if they are authenticated data before
+    /// the ciphertext (AEAD, encrypt-then-MAC).
     pub fn length_is_padded(&self) -> bool {
         match &self.0 {
             Sealing::Plaintext => true,
@@ -229,17 +229,17 @@ impl Sealer {
         }
     }
 
-    /// The smallest padding (4 to 19 bytes) that a payload of `payload_len` bytes may have.
+    /// Returns the smallest padding (4 to 19 bytes) for a payload of `payload_len` bytes.
     pub fn padding_len(&self, payload_len: usize) -> usize {
         let counted = usize::from(self.length_is_padded()) * LENGTH_LEN + 1 + payload_len + MIN_PADDING;
         MIN_PADDING + counted.next_multiple_of(self.block_len()) - counted
     }
 
-    /// Seals one packet in place. `packet` is the length field, the padding's length, the payload, the padding (as
-    /// [`Self::padding_len`] says, filled by the caller) and [`Self::tag_len`] spare bytes for the tag.
+    /// Seals one packet in place. `packet` is the length field, the padding's length, the payload, the padding (its
+    /// length by [`Self::padding_len`], filled by the caller) and [`Self::tag_len`] spare bytes for the tag.
     ///
     /// # Panics
-    /// When `packet` is too short to be one, or its body does not fill AES-CTR's blocks.
+    /// If `packet` is too short, or its body does not fill AES-CTR's blocks.
     pub fn seal(&mut self, sequence: u32, packet: &mut [u8]) {
         let body_end = packet
             .len()
@@ -286,11 +286,11 @@ impl fmt::Debug for Sealer {
     }
 }
 
-/// Opens received packets. For each: [`Self::packet_len`] as bytes arrive until it tells the size, then
-/// [`Self::open`] once the whole packet is there.
+/// Opens received packets. For each, call [`Self::packet_len`] as bytes arrive until it returns the size, then
+/// [`Self::open`] once the whole packet has arrived.
 pub struct Opener {
     opening: Opening,
-    /// The size on the wire of the packet that `open` is due for, as `packet_len` found it.
+    /// The size on the wire of the packet to open, as found by `packet_len`.
     measured: Option<usize>,
 }
 
@@ -313,7 +313,7 @@ impl Opener {
     /// Opens with `keys` derived for `cipher` and `mac`. An AEAD cipher ignores `mac`.
     ///
     /// # Panics
-    /// When the keys have other lengths than the algorithms ask for, or an AES-CTR cipher comes without a MAC.
+    /// If the keys do not have the algorithms' lengths, or an AES-CTR cipher has no MAC.
     pub fn new(cipher: Cipher, mac: Option<Mac>, keys: &PacketKeys) -> Self {
         let opening = match cipher {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => Opening::Gcm(Gcm::new(cipher, keys)),
@@ -329,15 +329,14 @@ impl Opener {
         }
     }
 
-    /// The size on the wire of the packet that `buf` starts with (length field, body and tag), or `None` if more
-    /// bytes are needed to tell. `max` bounds the packet's own `packet_length` field, which counts neither itself
-    /// nor the tag.
+    /// Returns the size on the wire of the packet at the start of `buf` (length field, body and tag), or `None` if more
+    /// bytes are needed. `max` bounds the packet's `packet_length` field, which counts neither itself nor the tag.
     ///
-    /// AES-CTR without encrypt-then-MAC hides the length in the first block: that block of `buf` is then decrypted
-    /// in place, once, and must reach [`Self::open`] like that. Asking again is free and changes nothing.
+    /// AES-CTR without encrypt-then-MAC hides the length in the first block. That block of `buf` is then decrypted in
+    /// place, once, and must reach [`Self::open`] like that. Further calls change nothing.
     ///
     /// # Errors
-    /// When the length is below 5, above `max` or no multiple of the block size.
+    /// The length is below 5, above `max` or not a multiple of the block size.
     pub fn packet_len(
         &mut self,
         sequence: u32,
@@ -363,7 +362,7 @@ impl Opener {
             field = key.decrypt_packet_length(sequence, field);
         }
 
-        // A length over usize::MAX (16-bit targets only) is over every maximum as well.
+        // A length over usize::MAX (16-bit targets only) exceeds every maximum.
         let length = usize::try_from(u32::from_be_bytes(field)).unwrap_or(usize::MAX);
         if length < MIN_PACKET_LENGTH || length > max {
             return Err(CipherError::LengthOutOfRange { length, max });
@@ -380,13 +379,13 @@ impl Opener {
         Ok(self.measured)
     }
 
-    /// Opens one whole packet in place; `packet` has exactly the size that [`Self::packet_len`] told. Returns where
-    /// the payload lies in it: never empty, so that there is a message number.
+    /// Opens one whole packet in place; `packet` has exactly the size returned by [`Self::packet_len`]. Returns the
+    /// payload's range in it, which is never empty, so that there is a message number.
     ///
     /// # Errors
-    /// When the packet fails its integrity check or its padding is impossible. What `packet` then holds is
-    /// unspecified, and nothing tells the sender which check of the decrypted text failed: padding is looked at only
-    /// when the packet is known to be authentic.
+    /// The packet fails its integrity check, or its padding is impossible. The content of `packet` is then unspecified.
+    /// Nothing shows the sender which check of the decrypted text failed: padding is checked only if the packet is
+    /// authentic.
     pub fn open(&mut self, sequence: u32, packet: &mut [u8]) -> Result<Range<usize>, CipherError> {
         if self.measured != Some(packet.len()) {
             return Err(CipherError::NotMeasured);
@@ -458,7 +457,7 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// Returns the place of the payload in a clear packet (without tag).
+/// Returns the payload's range in a decrypted packet (without tag).
 fn payload_range(packet: &[u8]) -> Result<Range<usize>, CipherError> {
     let start = LENGTH_LEN + 1;
     let padding = usize::from(*packet.get(LENGTH_LEN).ok_or(CipherError::BadPadding)?);
@@ -506,12 +505,12 @@ impl Gcm {
     }
 }
 
-/// RFC 5647 section 7.1: 4 fixed bytes and a counter of invocations in the last 8, which starts where the derived
-/// IV says. Keys are renewed long before the counter has gone round.
+/// RFC 5647 section 7.1: 4 fixed bytes and an invocation counter in the last 8, which starts at the derived IV. Keys
+/// are renewed long before the counter wraps.
 struct GcmNonce([u8; GCM_NONCE_LEN]);
 
 impl GcmNonce {
-    /// The nonce for this packet; the next packet gets the next one.
+    /// Returns the nonce for this packet, and advances to the next.
     fn advance(&mut self) -> aead::Nonce {
         let nonce = aead::Nonce::assume_unique_for_key(self.0);
         let (_, counter) = self.0.split_last_chunk_mut::<8>().expect("a nonce has 12 bytes");
@@ -547,8 +546,8 @@ impl Ctr {
         }
     }
 
-    /// Encrypts or decrypts the stream's next blocks in place. `blocks` is a whole number of them: packets are
-    /// padded, and an opener takes none that is not.
+    /// Encrypts or decrypts the stream's next blocks in place. `blocks` is a whole number of them: packets are padded,
+    /// and an opener rejects others.
     fn apply(&mut self, blocks: &mut [u8]) {
         assert_eq!(
             blocks.len() % AES_BLOCK,

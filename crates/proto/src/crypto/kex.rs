@@ -1,8 +1,8 @@
 //! The client's side of every key exchange method (RFC 4253 sections 7 and 8).
 //!
 //! [`KexMethod::generate`] makes the client's secret half, at any time and on any thread. [`Ephemeral::handle`] takes
-//! the server's messages and consumes the state it is in, until it is [`Agreed`]: a shared secret, the host key and
-//! its signature over the [`ExchangeHash`], which the caller verifies before it uses any key derived here.
+//! the server's messages and consumes its state, until it is [`Agreed`]: a shared secret, the host key and its
+//! signature over the [`ExchangeHash`], which the caller verifies before it uses any derived key.
 
 mod dh;
 #[cfg(feature = "sntrup761")]
@@ -36,8 +36,8 @@ const MSG_GEX_REQUEST: u8 = 34;
 const X25519_LEN: usize = 32;
 const MLKEM768_CIPHERTEXT_LEN: usize = 1088;
 
-/// A key exchange method. Those of sntrup761 are behind the feature of that name, which is on by default: without it,
-/// neither CMake nor libclang is needed to build this crate.
+/// A key exchange method. Those with sntrup761 need the feature of that name, on by default. Without it, this crate
+/// builds without CMake and libclang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KexMethod {
     /// `mlkem768x25519-sha256` (draft-ietf-sshm-mlkem-hybrid-kex).
@@ -45,7 +45,7 @@ pub enum KexMethod {
     /// `sntrup761x25519-sha512` (draft-ietf-sshm-ntruprime-ssh).
     #[cfg(feature = "sntrup761")]
     Sntrup761X25519Sha512,
-    /// `sntrup761x25519-sha512@openssh.com`: the same under its first name, all that OpenSSH before 9.9 knows.
+    /// `sntrup761x25519-sha512@openssh.com`: the same under its first name, the only one in OpenSSH before 9.9.
     #[cfg(feature = "sntrup761")]
     Sntrup761X25519Sha512OpenSsh,
     /// `curve25519-sha256` (RFC 8731).
@@ -87,7 +87,7 @@ impl KexMethod {
         Self::DhGroup14Sha256,
     ];
 
-    /// The name in a KEXINIT.
+    /// Returns the name in a KEXINIT.
     pub fn name(self) -> &'static str {
         match self {
             Self::MlKem768X25519Sha256 => "mlkem768x25519-sha256",
@@ -107,12 +107,12 @@ impl KexMethod {
         }
     }
 
-    /// The method of that name, if it is one of ours.
+    /// Returns the method with that name, if trunkline offers it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::DEFAULT.iter().copied().find(|method| method.name() == name)
     }
 
-    /// The hash that the exchange hash and all keys are made with.
+    /// Returns the hash for the exchange hash and all keys.
     pub fn hash(self) -> KexHash {
         match self {
             Self::MlKem768X25519Sha256
@@ -138,12 +138,12 @@ impl KexMethod {
         }
     }
 
-    /// Makes the client's secret half, for one exchange. It needs nothing from the server, so it can be done while
-    /// TCP connects, on another thread, or ahead of time. Measured: at most 0.7 ms, but 2, 5
-    /// and 20 ms for groups 14, 16 and 18, which take as long again when the reply is handled.
+    /// Makes the client's secret half of one exchange. It needs nothing from the server, so that it can be done while
+    /// TCP connects, on another thread, or ahead of time. Measured: at most 0.7 ms, but 2, 5 and 20 ms for groups 14,
+    /// 16 and 18, which take as long again to handle the reply.
     ///
     /// # Errors
-    /// [`KexError::Local`] when the system gives no randomness.
+    /// [`KexError::Local`] if the system gives no randomness.
     pub fn generate(self) -> Result<Ephemeral, KexError> {
         let (secret, public) = match self {
             Self::MlKem768X25519Sha256 => {
@@ -186,7 +186,7 @@ impl fmt::Display for KexMethod {
     }
 }
 
-/// A hash that a key exchange method names.
+/// The hash of a key exchange method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KexHash {
     /// SHA-256.
@@ -217,10 +217,10 @@ pub enum KexError {
         /// Its message number; 0 for an empty message.
         number: u8,
     },
-    /// The server's message does not have the method's form.
+    /// The server's message is malformed.
     #[error("the server's key exchange message is malformed: {0}")]
     Malformed(#[from] WireError),
-    /// The server's public value has another size than the method's.
+    /// The server's public value does not have the method's size.
     #[error("the server's public key has {got} bytes instead of {expected}")]
     PublicKeyLength {
         /// The length that the method requires.
@@ -228,10 +228,10 @@ pub enum KexError {
         /// The received length.
         got: usize,
     },
-    /// The server's public value is not a point of the curve, or is one that makes the secret guessable.
+    /// The server's public value is not on the curve, or would make the secret guessable.
     #[error("the server's public key is not valid for the key exchange method")]
     BadPublicKey,
-    /// The server proposed a group outside of what we asked for.
+    /// The server proposed a group outside of the requested sizes.
     #[error("the server proposed a Diffie-Hellman prime of {bits} bits; between 2048 and 8192 are allowed")]
     GroupSize {
         /// The size of its prime.
@@ -240,7 +240,7 @@ pub enum KexError {
     /// The server proposed an even modulus or a generator out of range.
     #[error("the server proposed an unusable Diffie-Hellman group")]
     BadGroup,
-    /// This side could not do its part: no randomness, or no memory.
+    /// This side failed: no randomness, or no memory.
     #[error("the system gave no randomness for the key exchange")]
     Local,
 }
@@ -251,7 +251,7 @@ pub struct Ephemeral {
     secret: Secret,
     /// Our public value: the KEM's key and the X25519 point, a point, or a big-endian number.
     public: Bytes,
-    /// The size that a group exchange asks the server for.
+    /// The size that a group exchange requests.
     group_bits: u32,
 }
 
@@ -276,25 +276,24 @@ enum Encapsulation {
 #[derive(Debug)]
 #[must_use]
 pub enum Step {
-    /// Send this payload and hand the server's next key exchange message to `next`.
+    /// Send this payload and pass the server's next key exchange message to `next`.
     Send {
         /// The message to send.
         payload: Bytes,
         /// The state that awaits the answer.
         next: Ephemeral,
     },
-    /// Both sides hold the secret.
+    /// Both sides have the secret.
     Done(Box<Agreed>),
 }
 
 impl Ephemeral {
-    /// The method it is for.
+    /// Returns the method.
     pub fn method(&self) -> KexMethod {
         self.method
     }
 
-    /// For keys of `strength` bytes: a group exchange asks for a group that is as strong. By default it asks for the
-    /// strongest.
+    /// Makes a group exchange request a group for keys of `strength` bytes. By default it requests the strongest.
     #[must_use]
     pub fn for_strength(self, strength: usize) -> Self {
         Self {
@@ -303,7 +302,7 @@ impl Ephemeral {
         }
     }
 
-    /// The payload that opens the exchange: `SSH_MSG_KEXDH_INIT`, `SSH_MSG_KEX_ECDH_INIT` or
+    /// Returns the payload that starts the exchange: `SSH_MSG_KEXDH_INIT`, `SSH_MSG_KEX_ECDH_INIT` or
     /// `SSH_MSG_KEX_DH_GEX_REQUEST`.
     pub fn init_message(&self) -> Bytes {
         match self.secret {
@@ -318,10 +317,10 @@ impl Ephemeral {
         }
     }
 
-    /// Takes one key exchange message (numbers 30 to 49) of the server, payload with message number.
+    /// Handles one key exchange message (numbers 30 to 49) of the server, given as payload with message number.
     ///
     /// # Errors
-    /// When the message is out of place or malformed, or the server's public value or group must not be used.
+    /// The message is unexpected or malformed, or the server's public value or group must not be used.
     pub fn handle(self, payload: &[u8]) -> Result<Step, KexError> {
         let mut reader = Reader::new(payload);
         let number = reader.u8().unwrap_or(0);
@@ -339,7 +338,7 @@ impl Ephemeral {
         self.handle_reply(reader)
     }
 
-    /// `SSH_MSG_KEX_DH_GEX_GROUP`: RFC 4419 section 3.
+    /// Handles `SSH_MSG_KEX_DH_GEX_GROUP`: RFC 4419 section 3.
     fn handle_group(self, mut reader: Reader<'_>) -> Result<Step, KexError> {
         let prime = reader.mpint()?;
         let generator = reader.mpint()?;
@@ -358,8 +357,8 @@ impl Ephemeral {
         })
     }
 
-    /// `SSH_MSG_KEXDH_REPLY`, `SSH_MSG_KEX_ECDH_REPLY` and `SSH_MSG_KEX_DH_GEX_REPLY`, which have one form: the host
-    /// key, the server's public value and the signature.
+    /// Handles `SSH_MSG_KEXDH_REPLY`, `SSH_MSG_KEX_ECDH_REPLY` and `SSH_MSG_KEX_DH_GEX_REPLY`, which share one format:
+    /// the host key, the server's public value and the signature.
     fn handle_reply(self, mut reader: Reader<'_>) -> Result<Step, KexError> {
         let host_key = Bytes::copy_from_slice(reader.string()?);
         let theirs = match self.secret {
@@ -380,7 +379,7 @@ impl Ephemeral {
             }
             Secret::Ecdh(key) => {
                 check_len(theirs, self.public.len())?;
-                // RFC 5656 allows compressed points too; OpenSSH neither makes nor takes them (PROTOCOL section 1.4).
+                // RFC 5656 also allows compressed points, but OpenSSH does not (PROTOCOL section 1.4).
                 if theirs.first() != Some(&4) {
                     return Err(KexError::BadPublicKey);
                 }
@@ -421,8 +420,8 @@ impl fmt::Debug for Ephemeral {
     }
 }
 
-/// The outcome of a key exchange. Nothing in it may be trusted until `signature` has been verified with `host_key`
-/// over [`Self::exchange_hash`], and the host key is known to be the host's.
+/// The outcome of a key exchange. It must not be trusted until `signature` has been verified with `host_key` over
+/// [`Self::exchange_hash`], and the host key is known to be the host's.
 pub struct Agreed {
     /// `K_S`: the server's public key or certificate.
     pub host_key: Bytes,
@@ -436,8 +435,8 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// `H` (RFC 4253 section 8): over both identification lines (without line ends), both KEXINIT payloads, the host
-    /// key, the public values and the secret. The first exchange's `H` is the session identifier.
+    /// Returns `H` (RFC 4253 section 8), over both identification lines (without line ends), both KEXINIT payloads, the
+    /// host key, the public values and the secret. The first exchange's `H` is the session identifier.
     pub fn exchange_hash(
         &self,
         client_id: &[u8],
@@ -463,13 +462,13 @@ impl Agreed {
         ExchangeHash(context.finish())
     }
 
-    /// `len` bytes of the key that `letter` ('A' to 'F') stands for: RFC 4253 section 7.2.
+    /// Derives `len` bytes of the key for `letter` ('A' to 'F'): RFC 4253 section 7.2.
     pub fn derive(&self, h: &ExchangeHash, session_id: &[u8], letter: u8, len: usize) -> Zeroizing<Vec<u8>> {
         let mut start = digest::Context::new(self.hash.algorithm());
         start.update(&self.shared_secret);
         start.update(h.as_bytes());
 
-        // Room for the last block as a whole, so that the vector never moves and leaves a copy behind.
+        // Room for the whole last block, so that the vector never moves and leaves a copy behind.
         let block = self.hash.algorithm().output_len();
         let mut key = Zeroizing::new(Vec::with_capacity(len.next_multiple_of(block)));
         while key.len() < len {
@@ -486,7 +485,7 @@ impl Agreed {
         key
     }
 
-    /// The keys of one direction for the negotiated algorithms. An AEAD cipher has no MAC, whatever `mac` says.
+    /// Derives the keys of one direction for the negotiated algorithms. An AEAD cipher has no MAC, whatever `mac` is.
     pub fn packet_keys(
         &self,
         h: &ExchangeHash,
@@ -529,12 +528,12 @@ pub enum Direction {
     ServerToClient,
 }
 
-/// `H`: what the host key signs, and the session identifier when it is a connection's first.
+/// `H`: signed by the host key, and the session identifier if it is a connection's first.
 #[derive(Debug, Clone, Copy)]
 pub struct ExchangeHash(digest::Digest);
 
 impl ExchangeHash {
-    /// 32, 48 or 64 bytes, as the method's hash has.
+    /// Returns 32, 48 or 64 bytes, depending on the method's hash.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_ref()
     }
@@ -546,7 +545,7 @@ impl AsRef<[u8]> for ExchangeHash {
     }
 }
 
-/// A KEM's key with an X25519 key behind it.
+/// Combines a KEM's key with a new X25519 key.
 fn hybrid(encapsulation: Encapsulation, kem_public: &[u8]) -> Result<(Secret, Bytes), KexError> {
     let (key, point) = point(&agreement::X25519)?;
     Ok((
@@ -572,12 +571,12 @@ fn finite_field(group: dh::Group) -> Result<(Secret, Bytes), KexError> {
     Ok((Secret::FiniteField(exponent), public))
 }
 
-/// The sizes that we ask a server for (RFC 4419 section 3), in the request and again in the exchange hash.
+/// Appends the group sizes that we request (RFC 4419 section 3), for the request and the exchange hash.
 fn group_request(writer: Writer, bits: u32) -> Writer {
     writer.u32(dh::MIN_BITS).u32(bits).u32(dh::MAX_BITS)
 }
 
-/// `K = HASH(K_PQ || K_CL)`, encoded as a string, as both hybrid drafts say.
+/// Computes `K = HASH(K_PQ || K_CL)`, encoded as a string, by both hybrid drafts.
 fn agree_hybrid(
     encapsulation: &Encapsulation,
     key: EphemeralPrivateKey,
@@ -611,7 +610,7 @@ fn agree_hybrid(
     })
 }
 
-/// Agrees on a curve. aws-lc refuses points that are not on it, and X25519's all-zero result (RFC 8731 section 3).
+/// Agrees on a curve. aws-lc rejects points that are not on it, and X25519's all-zero result (RFC 8731 section 3).
 fn agree_point(
     key: EphemeralPrivateKey,
     theirs: &[u8],
@@ -632,7 +631,7 @@ fn check_len(theirs: &[u8], expected: usize) -> Result<(), KexError> {
     }
 }
 
-/// A secret number as `mpint`, in memory that is wiped.
+/// Encodes a secret number as `mpint`, in memory that is wiped.
 fn encoded_mpint(number: &[u8]) -> Zeroizing<Vec<u8>> {
     let start = number.iter().position(|&b| b != 0).unwrap_or(number.len());
     let number = &number[start..];
@@ -645,7 +644,7 @@ fn encoded_mpint(number: &[u8]) -> Zeroizing<Vec<u8>> {
     encoded
 }
 
-/// Secret bytes as `string`, in memory that is wiped.
+/// Encodes secret bytes as `string`, in memory that is wiped.
 fn encoded_string(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut encoded = Zeroizing::new(Vec::with_capacity(4 + bytes.len()));
     let len = u32::try_from(bytes.len()).expect("a hash has at most 64 bytes");

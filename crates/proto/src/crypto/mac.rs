@@ -1,11 +1,11 @@
-//! Message authentication codes for the ciphers that do not authenticate by themselves (RFC 4253 section 6.4,
-//! RFC 6668, and the encrypt-then-MAC forms of OpenSSH's PROTOCOL section 1.5).
+//! Message authentication codes for ciphers that do not authenticate by themselves (RFC 4253 section 6.4, RFC 6668, and
+//! the encrypt-then-MAC forms of OpenSSH's PROTOCOL section 1.5).
 
 use std::fmt;
 
 use aws_lc_rs::hmac;
 
-/// A MAC that goes with an AES-CTR cipher. The AEAD ciphers have none.
+/// A MAC for an AES-CTR cipher. The AEAD ciphers have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mac {
     /// `hmac-sha2-256`: over the plaintext packet.
@@ -27,7 +27,7 @@ impl Mac {
         Self::HmacSha512,
     ];
 
-    /// The name in a KEXINIT.
+    /// Returns the name in a KEXINIT.
     pub fn name(self) -> &'static str {
         match self {
             Self::HmacSha256 => "hmac-sha2-256",
@@ -37,17 +37,17 @@ impl Mac {
         }
     }
 
-    /// The MAC of that name, if it is one of ours.
+    /// Returns the MAC with that name, if trunkline offers it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::DEFAULT.iter().copied().find(|mac| mac.name() == name)
     }
 
-    /// Bytes of key to derive.
+    /// Returns the bytes of key to derive.
     pub fn key_len(self) -> usize {
         self.tag_len()
     }
 
-    /// Bytes that the MAC adds behind each packet.
+    /// Returns the bytes that the MAC adds after each packet.
     pub fn tag_len(self) -> usize {
         match self {
             Self::HmacSha256 | Self::HmacSha256Etm => 32,
@@ -55,7 +55,7 @@ impl Mac {
         }
     }
 
-    /// Returns whether the MAC covers the ciphertext (and the length travels in the clear) instead of the plaintext.
+    /// Returns whether the MAC covers the ciphertext, with an unencrypted length, instead of the plaintext.
     pub fn is_etm(self) -> bool {
         matches!(self, Self::HmacSha256Etm | Self::HmacSha512Etm)
     }
@@ -74,7 +74,7 @@ pub(crate) struct MacKey {
 }
 
 impl MacKey {
-    /// `key` has the MAC's key length.
+    /// Creates a MAC from a `key` of its key length.
     pub(crate) fn new(mac: Mac, key: &[u8]) -> Self {
         assert_eq!(
             key.len(),
@@ -95,7 +95,7 @@ impl MacKey {
         self.mac
     }
 
-    /// The tag over the sequence number and `data`: RFC 4253 section 6.4.
+    /// Returns the tag over the sequence number and `data`: RFC 4253 section 6.4.
     pub(crate) fn sign(&self, sequence: u32, data: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(&sequence.to_be_bytes());

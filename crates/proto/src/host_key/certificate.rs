@@ -1,7 +1,7 @@
 //! OpenSSH certificates (PROTOCOL.certkeys).
 //!
-//! [`Certificate::parse`] reads one; whether it is to be believed (its CA, its dates, its principals, its critical
-//! options) is the caller's decision, for which everything is here but a clock and a list of CAs.
+//! [`Certificate::parse`] reads one. The caller decides whether to trust it (its CA, dates, principals, critical
+//! options); for that it only needs a clock and a list of CAs in addition.
 
 use bytes::Bytes;
 
@@ -11,10 +11,10 @@ use trunkline_text::Printable;
 
 /// OpenSSH's `SSHKEY_CERT_MAX_PRINCIPALS`.
 const MAX_PRINCIPALS: usize = 256;
-/// Critical options and extensions of each kind; OpenSSH knows fewer than ten.
+/// The most critical options, and the most extensions; OpenSSH knows fewer than ten.
 const MAX_OPTIONS: usize = 256;
 
-/// A public key with what a certification authority says about it.
+/// A public key with a certification authority's statements about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     key_blob: Bytes,
@@ -36,9 +36,9 @@ pub struct Certificate {
 /// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CertType {
-    /// It identifies a user to a server.
+    /// Identifies a user to a server.
     User,
-    /// It identifies a server.
+    /// Identifies a server.
     Host,
 }
 
@@ -46,16 +46,16 @@ pub enum CertType {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// It is not a certificate, or one for a type of key that is not supported.
+    /// It is not a certificate, or is for an unsupported type of key.
     #[error("{name:?} is not a supported certificate type")]
     UnsupportedType {
-        /// The type that it says it has.
+        /// The type that it names.
         name: String,
     },
-    /// It does not have a certificate's form.
+    /// It is malformed.
     #[error("the certificate is malformed: {0}")]
     Malformed(#[from] WireError),
-    /// The certified key or the CA's does not have its type's form, or the CA's is itself a certificate.
+    /// The certified key or the CA's is malformed, or the CA's is itself a certificate.
     #[error("the certificate holds an unusable {whose} key")]
     BadKey {
         /// "certified" or "CA".
@@ -64,10 +64,10 @@ pub enum CertificateError {
     /// It is neither for a user nor for a host.
     #[error("the certificate is of the unknown kind {0}")]
     UnknownKind(u32),
-    /// It has more principals or options than OpenSSH would put in one.
+    /// It has more principals or options than OpenSSH allows.
     #[error("the certificate has more than {max} {what}")]
     TooMany {
-        /// The items that are too many.
+        /// The kind of items.
         what: &'static str,
         /// The limit.
         max: usize,
@@ -75,12 +75,12 @@ pub enum CertificateError {
 }
 
 impl Certificate {
-    /// Reads a certificate's blob, as a server sends it in place of its host key or as a `-cert.pub` file holds it.
+    /// Parses a certificate's blob, as a server sends it instead of its host key or a `-cert.pub` file contains it.
     /// Nothing is verified: see [`Self::verify_ca_signature`].
     ///
     /// # Errors
-    /// When the blob is not a certificate, has bytes left over, is for an unsupported key type or signed by one, or has
-    /// more than 256 principals, critical options or extensions.
+    /// The blob is not a certificate, has bytes left over, is for an unsupported key type or signed by one, or has more
+    /// than 256 principals, critical options or extensions.
     pub fn parse(blob: &[u8]) -> Result<Self, CertificateError> {
         let mut reader = Reader::new(blob);
         let name = reader.name()?;
@@ -135,7 +135,7 @@ impl Certificate {
         })
     }
 
-    /// The certified key as a plain public key's blob.
+    /// Returns the certified key as a plain public key's blob.
     pub fn key_blob(&self) -> &[u8] {
         &self.key_blob
     }
@@ -145,49 +145,49 @@ impl Certificate {
         self.cert_type
     }
 
-    /// The number that the CA gave it; 0 from a CA that does not number.
+    /// Returns the number that the CA gave it; 0 if the CA does not number.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// The CA's free text about it.
+    /// Returns the CA's free text about it.
     pub fn key_id(&self) -> &str {
         &self.key_id
     }
 
-    /// The host names or user names that it is for. None at all meant every one once; since 10.3 OpenSSH takes such a
-    /// certificate for nobody's.
+    /// Returns the host names or user names that it is for. An empty list once meant everyone; since 10.3 OpenSSH takes
+    /// it to mean nobody.
     pub fn principals(&self) -> &[String] {
         &self.principals
     }
 
-    /// The first second at which it is valid, since 1970-01-01 00:00:00 UTC.
+    /// Returns the first second at which it is valid, since 1970-01-01 00:00:00 UTC.
     pub fn valid_after(&self) -> u64 {
         self.valid_after
     }
 
-    /// The first second at which it is no longer valid; `u64::MAX` for never.
+    /// Returns the first second at which it is no longer valid; `u64::MAX` for never.
     pub fn valid_before(&self) -> u64 {
         self.valid_before
     }
 
-    /// Options that whoever does not know them must refuse the certificate for, in its order. None is defined for
-    /// hosts.
+    /// Returns the critical options in their order: a certificate with an unknown one must be refused. None is defined
+    /// for hosts.
     pub fn critical_options(&self) -> &[(String, Bytes)] {
         &self.critical_options
     }
 
-    /// Options that may be ignored, in its order.
+    /// Returns the options that may be ignored, in their order.
     pub fn extensions(&self) -> &[(String, Bytes)] {
         &self.extensions
     }
 
-    /// The blob of the CA's plain public key.
+    /// Returns the blob of the CA's plain public key.
     pub fn ca_key(&self) -> &[u8] {
         &self.ca_key
     }
 
-    /// The algorithm that the CA signed with, to be checked against `CASignatureAlgorithms`.
+    /// Returns the algorithm that the CA signed with, to be checked against `CASignatureAlgorithms`.
     pub fn ca_signature_algorithm(&self) -> &str {
         &self.ca_signature_algorithm
     }
@@ -203,13 +203,13 @@ fn read_principals(field: &[u8]) -> Result<Vec<String>, CertificateError> {
                 max: MAX_PRINCIPALS,
             });
         }
-        // A host whose name has such characters is nobody.
+        // Control characters make a name that no host has.
         principals.push(Printable::line(reader.utf8()?).into_string());
     }
     Ok(principals)
 }
 
-/// Pairs of name and data. The data is mostly a string within the string, which is for the option to know.
+/// Reads pairs of name and data. The data usually contains another string, which depends on the option.
 fn read_options(field: &[u8], what: &'static str) -> Result<Vec<(String, Bytes)>, CertificateError> {
     let mut reader = Reader::new(field);
     let mut options = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     use std::path::Path;
     use std::sync::OnceLock;
 
-    /// Has `ssh-keygen` certify `key`.pub in `dir`.
+    /// Makes `ssh-keygen` certify `key`.pub in `dir`.
     fn certify(dir: &Path, ca: &str, key: &str, options: &[&str]) -> Vec<u8> {
         let public = format!("{key}.pub");
         ssh_keygen::run(
@@ -262,7 +262,7 @@ mod tests {
             ssh_keygen::key(dir, &format!("ca{i}"), of_type);
             ssh_keygen::key(dir, &format!("key{i}"), of_type);
         }
-        // Security keys need hardware to be made but none to be certified. Any point will do.
+        // Creating security keys needs hardware, certifying them does not. Any point will do.
         write_security_keys(dir);
         let keys = ["key0", "key1", "key2", "key3", "key4", "sk-ed25519", "sk-ecdsa"];
         for (i, key) in keys.into_iter().enumerate() {

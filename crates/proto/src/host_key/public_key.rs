@@ -1,4 +1,4 @@
-//! Public keys, as their blobs hold them (RFC 4253 section 6.6, RFC 5656, RFC 8709, OpenSSH's PROTOCOL.u2f).
+//! Public keys in their blobs (RFC 4253 section 6.6, RFC 5656, RFC 8709, OpenSSH's PROTOCOL.u2f).
 
 use crate::wire::{Reader, WireError};
 
@@ -39,7 +39,7 @@ impl KeyKind {
         }
     }
 
-    /// The type of a certificate for such a key.
+    /// Returns the type of a certificate for such a key.
     pub(crate) fn certified_name(self) -> &'static str {
         match self {
             Self::Rsa => "ssh-rsa-cert-v01@openssh.com",
@@ -61,7 +61,7 @@ impl KeyKind {
     }
 }
 
-/// A public key, as its blob holds it.
+/// A public key as encoded in its blob.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PublicKey<'a> {
     /// Exponent and modulus, big-endian without leading zeros.
@@ -87,7 +87,7 @@ pub(crate) enum PublicKey<'a> {
 }
 
 impl<'a> PublicKey<'a> {
-    /// Reads a plain key, which is not a certificate.
+    /// Parses a plain key, not a certificate.
     pub(crate) fn parse(blob: &'a [u8]) -> Result<Self, PublicKeyError> {
         let mut reader = Reader::new(blob);
         let name = reader.name()?;
@@ -173,7 +173,7 @@ pub(crate) enum Curve {
 }
 
 impl Curve {
-    /// RFC 5656 section 3.1: the curve's name once more, and an uncompressed point.
+    /// Reads the curve's name again and an uncompressed point (RFC 5656 section 3.1).
     fn read_point<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], PublicKeyError> {
         let name = reader.string()?;
         let point = reader.string()?;
@@ -189,7 +189,7 @@ impl Curve {
         }
     }
 
-    /// Bytes of a coordinate, and of each half of a signature.
+    /// Returns the bytes of a coordinate, and of each half of a signature.
     pub(crate) fn number_len(self) -> usize {
         match self {
             Self::P256 => 32,

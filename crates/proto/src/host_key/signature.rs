@@ -10,26 +10,26 @@ use super::certificate::{Certificate, CertificateError};
 use super::public_key::{Curve, KeyKind, PublicKey, PublicKeyError};
 use crate::wire::{Reader, WireError};
 
-/// The smallest RSA key that is accepted at all, by OpenSSH as well (sshkey.h, `SSH_RSA_MINIMUM_MODULUS_SIZE`); the user's
-/// RequiredRSASize may ask for more.
+/// The smallest RSA key that is ever accepted, as in OpenSSH (sshkey.h, `SSH_RSA_MINIMUM_MODULUS_SIZE`); the user's
+/// RequiredRSASize may require more.
 const MIN_RSA_BITS: usize = 1024;
 /// The largest RSA key that aws-lc verifies with.
 const MAX_RSA_BITS: usize = 8192;
 
-/// Checks that `signature_blob` is a signature of `data` by the key in `key_blob`, made with `expected_algorithm`.
+/// Verifies that `signature_blob` is a signature of `data` by the key in `key_blob`, made with `expected_algorithm`.
 ///
 /// `expected_algorithm` is a name from a KEXINIT: `ssh-ed25519`, `ecdsa-sha2-nistp256`/`384`/`521`, `rsa-sha2-256`,
 /// `rsa-sha2-512`, `sk-ssh-ed25519@openssh.com`, `sk-ecdsa-sha2-nistp256@openssh.com`, or one of their
-/// `-cert-v01@openssh.com` forms. With such a form the blob is a certificate and the key that it certifies has
-/// signed; whether to believe the certificate is another question ([`Certificate::verify_ca_signature`]).
+/// `-cert-v01@openssh.com` forms. With such a form the blob is a certificate, and the certified key has signed; whether
+/// to trust the certificate is a separate question ([`Certificate::verify_ca_signature`]).
 ///
-/// For security keys (`sk-`) the flags and the counter are part of what is verified, but no flag is demanded: OpenSSH
-/// asks for no touch from a host either.
+/// For security keys (`sk-`) the flags and the counter are verified, but no flag is required: OpenSSH does not require
+/// a touch from a host either.
 ///
 /// # Errors
-/// When the key is of another type than the algorithm's, the signature names another algorithm (an `ssh-rsa`
-/// signature where `rsa-sha2-512` was agreed on is a downgrade), either blob is malformed, an RSA key is smaller than
-/// 1024 bits or larger than 8192, or the signature is wrong.
+/// The key is not of the algorithm's type, the signature names another algorithm (an `ssh-rsa` signature after
+/// `rsa-sha2-512` was agreed on is a downgrade), either blob is malformed, an RSA key is smaller than 1024 bits or
+/// larger than 8192, or the signature is wrong.
 pub fn verify(
     key_blob: &[u8],
     expected_algorithm: &str,
@@ -71,18 +71,18 @@ pub fn verify(
     }
 }
 
-/// The key type that a public key or certificate says it has, such as `ssh-ed25519`.
+/// Returns the key type that a public key or certificate names, such as `ssh-ed25519`.
 ///
 /// # Errors
-/// When `blob` does not start with a name.
+/// `blob` does not start with a name.
 pub fn key_type(blob: &[u8]) -> Result<&str, SignatureError> {
     Ok(Reader::new(blob).name()?)
 }
 
-/// The size of the RSA key in a public key or certificate, in bits; `None` for a key of another type.
+/// Returns the size of the RSA key in a public key or certificate, in bits; `None` for other key types.
 ///
 /// # Errors
-/// When `blob` is not a well-formed key or certificate of a type that [`verify`] knows.
+/// `blob` is not a well-formed key or certificate of a type that [`verify`] supports.
 pub fn rsa_bits(blob: &[u8]) -> Result<Option<usize>, SignatureError> {
     let bits = |blob: &[u8]| Ok(PublicKey::parse(blob)?.rsa_bits());
     if KeyKind::from_certified_name(key_type(blob)?).is_some() {
@@ -93,22 +93,22 @@ pub fn rsa_bits(blob: &[u8]) -> Result<Option<usize>, SignatureError> {
 }
 
 /// Returns the fingerprint as `ssh-keygen -l` prints it: `SHA256:` and the hash of the blob in base64 without padding.
-/// The fingerprint of a certificate, as OpenSSH shows it, is that of its [`Certificate::key_blob`].
+/// As in OpenSSH, the fingerprint of a certificate is that of its [`Certificate::key_blob`].
 pub fn fingerprint(blob: &[u8]) -> String {
     format!("SHA256:{}", STANDARD_NO_PAD.encode(digest(&SHA256, blob)))
 }
 
-/// The reason why a signature, or the key that should have made it, is not accepted.
+/// The reason why a signature or its key is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// The algorithm is none of those that [`verify`] knows (SHA-1 and DSA are left out on purpose).
+    /// [`verify`] does not support the algorithm (SHA-1 and DSA are excluded on purpose).
     #[error("the signature algorithm {name:?} is not supported")]
     UnsupportedAlgorithm {
         /// The algorithm.
         name: String,
     },
-    /// The key type is none of those that [`verify`] knows.
+    /// [`verify`] does not support the key type.
     #[error("the key type {name:?} is not supported")]
     UnsupportedKey {
         /// The key type.
@@ -130,13 +130,13 @@ pub enum SignatureError {
         /// The algorithm that the signature names.
         got: String,
     },
-    /// A blob does not have its type's form.
+    /// A blob is malformed.
     #[error("the key or signature is malformed: {0}")]
     Malformed(#[from] WireError),
     /// The key's numbers do not have its type's size, or are on another curve than the type says.
     #[error("the public key does not fit its type")]
     BadKey,
-    /// The certificate in the key's place cannot be read.
+    /// The certificate cannot be parsed.
     #[error(transparent)]
     BadCertificate(#[from] CertificateError),
     /// The RSA key is too small to be safe or too large to be verified with.
@@ -161,10 +161,10 @@ impl From<PublicKeyError> for SignatureError {
 }
 
 impl Certificate {
-    /// Checks that [`Self::ca_key`] has signed the certificate.
+    /// Verifies that [`Self::ca_key`] has signed the certificate.
     ///
     /// # Errors
-    /// When it has not, or did so with an unsupported algorithm (`ssh-rsa`, that is SHA-1) or a too small RSA key.
+    /// It has not, or with an unsupported algorithm (`ssh-rsa`, that is SHA-1), or with a too small RSA key.
     pub fn verify_ca_signature(&self) -> Result<(), SignatureError> {
         verify(
             &self.ca_key,
@@ -175,17 +175,17 @@ impl Certificate {
     }
 }
 
-/// The way in which a signature is made. RSA keys have several; every other key type has one.
+/// A signature algorithm. RSA keys have several; every other key type has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Algorithm {
     RsaSha256,
     RsaSha512,
-    /// The one algorithm of a key type, which has the key type's name.
+    /// The only algorithm of a key type, with the key type's name.
     Of(KeyKind),
 }
 
 impl Algorithm {
-    /// The algorithm of that name, and whether the name is that for certificates.
+    /// Returns the algorithm with that name, and whether the name is that for certificates.
     fn from_name(name: &str) -> Option<(Self, bool)> {
         match name {
             "rsa-sha2-256" => Some((Self::RsaSha256, false)),
@@ -202,7 +202,7 @@ impl Algorithm {
         }
     }
 
-    /// The name that a signature carries; the same whether or not the key is certified.
+    /// Returns the name in a signature; the same whether or not the key is certified.
     fn name(self) -> &'static str {
         match self {
             Self::RsaSha256 => "rsa-sha2-256",
@@ -220,7 +220,7 @@ impl Algorithm {
 }
 
 impl PublicKey<'_> {
-    /// `signature` stands behind the algorithm's name, which belongs to a key of this type.
+    /// Verifies `signature`, which starts after the algorithm's name. The algorithm must be for this type of key.
     fn verify(
         &self,
         algorithm: Algorithm,
@@ -256,7 +256,7 @@ impl PublicKey<'_> {
 }
 
 impl Curve {
-    /// RFC 5656 section 3.1.2: the signature holds r and s as mpints.
+    /// Verifies a signature that consists of r and s as mpints (RFC 5656 section 3.1.2).
     fn verify(self, point: &[u8], signature: &[u8], data: &[u8]) -> Result<(), SignatureError> {
         let algorithm = match self {
             Self::P256 => &algorithms::ECDSA_P256_SHA256_FIXED,
@@ -285,7 +285,7 @@ fn verify_rsa(
         Algorithm::RsaSha256 => &algorithms::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
         _ => &algorithms::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
     };
-    // Some implementations strip the signature's leading zeros; OpenSSH puts them back, and so do we.
+    // Some implementations strip the signature's leading zeros; like OpenSSH, put them back.
     let signature = pad(signature, n.len())?;
     RsaPublicKeyComponents { n, e }
         .verify(parameters, data, &signature)
@@ -299,7 +299,7 @@ fn verify_ed25519(key: &[u8], signature: &[u8], data: &[u8]) -> Result<(), Signa
         .map_err(|_| SignatureError::BadSignature)
 }
 
-/// Returns the data that a security key signs (PROTOCOL.u2f, "SSH U2F Signatures"), from the flags and counter behind
+/// Returns the data that a security key signs (PROTOCOL.u2f, "SSH U2F Signatures"), from the flags and counter after
 /// its signature.
 fn security_key_data(
     application: &[u8],
@@ -320,7 +320,7 @@ fn security_key_data(
     .concat())
 }
 
-/// The number with zeros in front, `len` bytes in all.
+/// Pads the number with leading zeros to `len` bytes.
 fn pad(number: &[u8], len: usize) -> Result<Vec<u8>, SignatureError> {
     let zeros = len
         .checked_sub(number.len())
@@ -339,7 +339,7 @@ pub(crate) mod ssh_keygen {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
 
-    /// The types that `ssh-keygen -t` and `-b` make without a security key at hand, RSA in the smallest size and in a usual one.
+    /// The types that `ssh-keygen -t` and `-b` make without a security key, RSA in its smallest and a usual size.
     pub(crate) const TYPES: [&[&str]; 6] = [
         &["-t", "ed25519"],
         &["-t", "ecdsa", "-b", "256"],
@@ -365,7 +365,7 @@ pub(crate) mod ssh_keygen {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Makes a key without passphrase: the private key's file in `dir`.
+    /// Generates a key without passphrase; returns the private key's file in `dir`.
     pub(crate) fn key(dir: &Path, name: &str, of_type: &[&str]) -> PathBuf {
         run(
             dir,
@@ -374,7 +374,7 @@ pub(crate) mod ssh_keygen {
         dir.join(name)
     }
 
-    /// The blob in a `.pub` file.
+    /// Returns the blob in a `.pub` file.
     pub(crate) fn blob(path: impl AsRef<Path>) -> Vec<u8> {
         let line = std::fs::read_to_string(path).unwrap();
         STANDARD.decode(line.split(' ').nth(1).unwrap()).unwrap()

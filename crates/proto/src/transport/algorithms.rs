@@ -16,7 +16,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The name in a KEXINIT.
+    /// Returns the name in a KEXINIT.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -24,14 +24,14 @@ impl Compression {
         }
     }
 
-    /// The algorithm of that name.
+    /// Returns the algorithm with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::None, Self::Zlib].into_iter().find(|c| c.name() == name)
     }
 }
 
-/// Host key signature algorithms that are offered when nothing else is asked for, in OpenSSH's order. SHA-1's
-/// `ssh-rsa` and `ssh-dss` are not among them, and nothing puts them back.
+/// The host key signature algorithms offered by default, in OpenSSH's order. SHA-1's `ssh-rsa` and `ssh-dss` are
+/// excluded, and cannot be added.
 pub const HOST_KEY_ALGORITHMS: &[&str] = &[
     "ssh-ed25519-cert-v01@openssh.com",
     "ecdsa-sha2-nistp256-cert-v01@openssh.com",
@@ -51,7 +51,7 @@ pub const HOST_KEY_ALGORITHMS: &[&str] = &[
     "rsa-sha2-256",
 ];
 
-/// The algorithms that this side allows, most wanted first.
+/// The algorithms that this side allows, in order of preference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preferences {
     /// Key exchange methods.
@@ -78,16 +78,16 @@ impl Default for Preferences {
     }
 }
 
-/// Sent in the first KEXINIT: this client reads SSH_MSG_EXT_INFO (RFC 8308).
+/// In the first KEXINIT: this client reads SSH_MSG_EXT_INFO (RFC 8308).
 const EXT_INFO_C: &str = "ext-info-c";
-/// The server reads one.
+/// In the first KEXINIT: the server reads SSH_MSG_EXT_INFO.
 const EXT_INFO_S: &str = "ext-info-s";
 /// OpenSSH's PROTOCOL, section 1.10: strict key exchange, the answer to the Terrapin attack.
 const KEX_STRICT_C: &str = "kex-strict-c-v00@openssh.com";
 const KEX_STRICT_S: &str = "kex-strict-s-v00@openssh.com";
 
 impl Preferences {
-    /// This side's KEXINIT. The pseudo-methods go only into a connection's `first` one.
+    /// Returns this side's KEXINIT. The pseudo-methods are only in a connection's `first` one.
     pub(crate) fn kexinit(&self, first: bool, first_kex_packet_follows: bool) -> KexInit {
         let mut kex: Vec<String> = self.kex.iter().map(|method| method.name().to_owned()).collect();
         if first {
@@ -115,14 +115,14 @@ impl Preferences {
 pub struct Direction {
     /// The cipher.
     pub cipher: Cipher,
-    /// The MAC; `None` where the cipher authenticates by itself.
+    /// The MAC; `None` if the cipher authenticates by itself.
     pub mac: Option<Mac>,
     /// Compression.
     pub compression: Compression,
 }
 
 impl Direction {
-    /// Bytes of strength that a key exchange has to give: OpenSSH's `dh_need` (kex.c, `kex_choose_conf`).
+    /// Returns the strength in bytes that a key exchange needs: OpenSSH's `dh_need` (kex.c, `kex_choose_conf`).
     fn strength(self) -> usize {
         let Self { cipher, mac, .. } = self;
         let lengths = [
@@ -146,32 +146,32 @@ pub struct Negotiated {
     pub outgoing: Direction,
     /// Server to client.
     pub incoming: Direction,
-    /// Whether each side's first-listed kex and host key algorithms are the same: only then is a guessed first
-    /// key exchange packet right (RFC 4253 section 7).
+    /// Whether both sides list the same kex and host key algorithms first: only then is a guessed first key exchange
+    /// packet right (RFC 4253 section 7).
     pub(crate) guess_right: bool,
-    /// Whether the server does strict key exchange.
+    /// The server supports strict key exchange.
     pub(crate) strict: bool,
-    /// Whether the server reads SSH_MSG_EXT_INFO (RFC 8308).
+    /// The server reads SSH_MSG_EXT_INFO (RFC 8308).
     pub(crate) reads_ext_info: bool,
 }
 
 impl Negotiated {
-    /// Bytes of strength that the key exchange has to give.
+    /// Returns the strength in bytes that the key exchange needs.
     pub(crate) fn strength(&self) -> usize {
         self.outgoing.strength().max(self.incoming.strength())
     }
 }
 
-/// The part of a server's first KEXINIT that is kept: later connections may choose differently by it.
+/// The part of a server's first KEXINIT that is kept, because later connections may choose by it.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerOffer {
     /// The key exchange and host key algorithms that it listed first.
     pub(crate) first_choices: Option<(String, String)>,
-    /// Of our ciphers and compressions, those that it takes in both directions.
+    /// Our ciphers and compressions that the server accepts in both directions.
     pub(crate) ciphers: Vec<Cipher>,
     pub(crate) compression: Vec<Compression>,
-    /// Its MACs are those that sshd has unless its configuration says otherwise: UMAC, which hardly any other has, and none
-    /// that sshd has not. asyncssh has UMAC, and `hmac-sha256@ssh.com` and the like.
+    /// Its MACs are sshd's default ones: some UMAC, which hardly any other server has, and none that sshd lacks.
+    /// asyncssh has UMAC, but also `hmac-sha256@ssh.com` and similar ones.
     pub(crate) macs_of_sshd: bool,
 }
 

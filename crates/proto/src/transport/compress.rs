@@ -1,16 +1,16 @@
-//! Compression of payloads: `zlib` (RFC 4253 section 6.2) and `zlib@openssh.com`, the same begun after authentication.
+//! Compression of payloads: `zlib` (RFC 4253 section 6.2), and `zlib@openssh.com`, which begins after authentication.
 //!
-//! Each direction is one zlib stream for the whole connection, flushed behind every packet, so that a packet can be
-//! read as soon as it is there.
+//! Each direction is one zlib stream for the whole connection, flushed after every packet, so that each can be read at
+//! once.
 
 use std::fmt;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Room to add at least when an output buffer is full.
+/// The least room added when an output buffer is full.
 const MIN_ROOM: usize = 4096;
 
-/// Compresses payloads, one after the other.
+/// Compresses consecutive payloads.
 pub(crate) struct Compressor {
     stream: Compress,
 }
@@ -23,18 +23,18 @@ impl Compressor {
         }
     }
 
-    /// Appends the compressed form of `payload`, which is not empty, to `out`.
+    /// Appends the compressed form of `payload`, which must not be empty, to `out`.
     pub(crate) fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         let before = self.stream.total_in();
-        // zlib never makes data much longer: 5 bytes in 16 KiB and the flush.
+        // zlib hardly lengthens data: 5 bytes in 16 KiB and the flush.
         out.reserve(payload.len() + payload.len() / 1024 + 64);
         loop {
             let rest = &payload[consumed_bytes(before, self.stream.total_in())..];
-            // RFC 4253 section 6.2 asks for a partial flush.
+            // RFC 4253 section 6.2 requires a partial flush.
             self.stream
                 .compress_vec(rest, out, FlushCompress::Partial)
                 .expect("compression fails only where a stream is misused, and this one is never finished");
-            // Room left over means that zlib has nothing more to say about this payload.
+            // If room is left, zlib has no more output for this payload.
             if out.len() < out.capacity() {
                 return;
             }
@@ -49,25 +49,25 @@ impl fmt::Debug for Compressor {
     }
 }
 
-/// The reason why a payload cannot be decompressed. The stream cannot be resumed after any of these.
+/// The reason why a payload cannot be decompressed. The stream cannot continue after any of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DecompressError {
-    /// The payload is longer than it may be.
+    /// The payload exceeds the maximum.
     #[error("it expands to more than {max} bytes")]
     TooLong {
         /// The caller's maximum.
         max: usize,
     },
-    /// It is not a piece of the zlib stream.
+    /// The payload is not a piece of the zlib stream.
     #[error("it is not valid zlib data")]
     Corrupt,
-    /// The stream has an end, which SSH's never has.
+    /// The stream has ended, which never happens in SSH.
     #[error("the zlib stream has ended")]
     Ended,
 }
 
-/// Decompresses payloads, one after the other.
+/// Decompresses consecutive payloads.
 pub(crate) struct Decompressor {
     stream: Decompress,
 }
@@ -80,8 +80,8 @@ impl Decompressor {
         }
     }
 
-    /// Appends what `payload` expands to, at most `max` bytes, to `out`. Memory grows with what comes out, not with
-    /// what the peer claims; no more than a few KiB over `max` are ever asked for.
+    /// Appends the decompressed `payload`, at most `max` bytes, to `out`. Memory grows with the output, not with the
+    /// peer's claims, and never exceeds `max` by more than a few KiB.
     pub(crate) fn decompress(
         &mut self,
         payload: &[u8],
@@ -92,7 +92,7 @@ impl Decompressor {
         let before = self.stream.total_in();
         let mut room = payload.len().saturating_mul(2);
         loop {
-            // One byte more than allowed, to tell the longest payload from one that is too long.
+            // One more byte than allowed, to distinguish the longest payload from one that is too long.
             let allowed = max.saturating_add(1).saturating_sub(out.len() - start);
             out.reserve_exact(room.clamp(MIN_ROOM, allowed.max(MIN_ROOM)));
             let rest = &payload[consumed_bytes(before, self.stream.total_in())..];
@@ -106,7 +106,7 @@ impl Decompressor {
             if status == Status::StreamEnd {
                 return Err(DecompressError::Ended);
             }
-            // Room left over means that zlib has nothing more to say about this payload.
+            // If room is left, zlib has no more output for this payload.
             if out.len() < out.capacity() {
                 let all = consumed_bytes(before, self.stream.total_in()) == payload.len();
                 return if all {
@@ -126,7 +126,7 @@ impl fmt::Debug for Decompressor {
     }
 }
 
-/// Returns the part of the current payload that a stream has taken, from its totals before and now.
+/// Returns how much of the current payload a stream has consumed, from its totals before and now.
 fn consumed_bytes(before: u64, now: u64) -> usize {
     usize::try_from(now - before).expect("a payload fits in memory, and so does what was taken of it")
 }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_sync_flush_is_understood_too() {
-        // Some servers flush like this; RFC 4253 leaves the sender's choice open to any that a receiver can read.
+        // Some servers flush like this; RFC 4253 allows the sender any flush that a receiver can read.
         let mut stream = Compress::new(Compression::new(6), true);
         let mut opener = Decompressor::new();
         for payload in [&b"first"[..], b"second"] {

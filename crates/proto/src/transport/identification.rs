@@ -4,24 +4,24 @@ use trunkline_text::Printable;
 
 use crate::error::Error;
 
-/// The line this client introduces itself with, without its CR LF.
+/// This client's identification line, without its CR LF.
 ///
-/// Stock sftp and scp, whose SFTP goes over this client's connections, have to find what they find alone, and there are
-/// servers that look for OpenSSH here to decide in which order SYMLINK has its arguments, and how large a packet may be
-/// (docs/adr/0020). Like `OpenSSH_for_Windows_9.5`, it has no number where servers look for a version with a bug.
+/// Stock sftp and scp, whose SFTP uses this client's connections, must see the same behaviour as without it. Some
+/// servers look for OpenSSH here to decide on the order of SYMLINK's arguments and the largest packet (docs/adr/0020).
+/// Like `OpenSSH_for_Windows_9.5`, it has no number where servers look for a version with a bug.
 pub const CLIENT_ID: &str = concat!("SSH-2.0-OpenSSH_trunkline_", env!("CARGO_PKG_VERSION"));
 
-/// Lines that may come before the server's identification, as in OpenSSH's kex_exchange_identification.
+/// The most lines before the server's identification, as in OpenSSH's kex_exchange_identification.
 const MAX_LINES: usize = 1024;
-/// Longest line accepted, as OpenSSH's SSH_MAX_BANNER_LEN; RFC 4253 allows 255 bytes for the identification.
+/// The longest line accepted, as OpenSSH's SSH_MAX_BANNER_LEN; RFC 4253 allows 255 bytes for the identification.
 const MAX_LINE: usize = 8192;
-/// All that may come before the identification. A server that talks longer is not one.
+/// The most bytes before the identification. A longer text is not from an SSH server.
 const MAX_TOTAL: usize = 64 * 1024;
 
 /// A server's identification string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerId {
-    /// As it came, for the exchange hash (RFC 4253 section 8).
+    /// The line as received, for the exchange hash (RFC 4253 section 8).
     line: String,
     shown: Printable,
 }
@@ -32,12 +32,12 @@ impl ServerId {
         Self { line, shown }
     }
 
-    /// The whole line, without its line end, fit to be shown.
+    /// Returns the whole line, without its line end, safe to display.
     pub fn as_str(&self) -> &str {
         &self.shown
     }
 
-    /// The line as it came, without its line end.
+    /// Returns the line as received, without its line end.
     pub(crate) fn raw(&self) -> &[u8] {
         self.line.as_bytes()
     }
@@ -47,13 +47,13 @@ impl ServerId {
         self.shown.as_str().splitn(3, '-').nth(2).unwrap_or_default()
     }
 
-    /// Returns whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
+    /// Returns whether the server identifies itself as OpenSSH's sshd, on whose behaviour the early flights rely.
     pub fn is_openssh(&self) -> bool {
         self.software().starts_with("OpenSSH_")
     }
 }
 
-/// Finds the identification line at the start of what the server sends.
+/// Finds the identification line at the start of the server's bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
     lines: usize,
@@ -62,13 +62,13 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
-    /// The last line before the identification, or an empty text. A server that has no time says why in it.
+    /// Returns the last line before the identification, possibly empty. A busy server gives its reason in it.
     pub(crate) fn greeting(&self) -> &Printable {
         &self.greeting
     }
 
-    /// Looks for the identification in `received`. Returns it with the number of bytes used up, or `None` with the
-    /// number of bytes of other lines that can be thrown away.
+    /// Looks for the identification in `received`. Returns it with the number of bytes used, or `None` with the number
+    /// of bytes of other lines to discard.
     pub(crate) fn find(&mut self, received: &[u8]) -> Result<(Option<ServerId>, usize), Error> {
         let mut used = 0;
         while let Some(end) = received[used..].iter().position(|&b| b == b'\n') {
@@ -108,7 +108,7 @@ fn parse(line: &[u8]) -> Result<ServerId, Error> {
             format!("it introduces itself as \"{shown}\"").into(),
         ));
     }
-    // The exchange hash needs the bytes as they came; other than UTF-8 nobody sends.
+    // The exchange hash needs the original bytes; in practice they are always UTF-8.
     let line = String::from_utf8(line.to_vec())
         .map_err(|_| Error::NotSsh("its identification line is not text".into()))?;
     Ok(ServerId::new(line))

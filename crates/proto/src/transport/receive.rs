@@ -1,24 +1,23 @@
-//! The receive buffer: one large block that the socket fills, packets are opened in, and channels take slices of.
+//! The receive buffer: large blocks that the socket fills, packets are opened in, and channels take slices of.
 
 use bytes::BytesMut;
 
-/// Blocks kept for another round. A block comes free when the last slice of it has been consumed; a consumer that keeps
-/// up lets two rotate. New blocks come from the kernel page by page: clearing and mapping those was a third of all
+/// The blocks kept for reuse. A block is free once its last slice has been consumed; with a consumer that keeps up, two
+/// blocks rotate. The kernel provides new blocks page by page: clearing and mapping them took a third of all
 /// instructions of a bulk download.
 const KEPT: usize = 8;
-/// Blocks are made in these steps, so that the unread rest in front of the new room does not make each of them another
-/// size.
+/// The step of block sizes, so that the unread rest before the new room does not give each block another size.
 const STEP: usize = 64 * 1024;
 
 #[derive(Default)]
 pub(crate) struct ReceiveBuffer {
     pub(crate) unread: BytesMut,
-    /// Full blocks, last used last. Empty handles: what is in use of them belongs to channels.
+    /// Full blocks, the last used last. The handles are empty: channels own the parts in use.
     full: Vec<BytesMut>,
 }
 
 impl ReceiveBuffer {
-    /// Makes room for `room` bytes behind the unread ones.
+    /// Makes room for `room` bytes after the unread ones.
     pub(crate) fn reserve(&mut self, room: usize) {
         if self.unread.capacity() - self.unread.len() >= room || self.unread.try_reclaim(room) {
             return;
@@ -42,7 +41,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Gives all memory back that holds nothing unread.
+    /// Releases all memory without unread data.
     pub(crate) fn release(&mut self) {
         self.full = Vec::new();
         if self.unread.is_empty() {

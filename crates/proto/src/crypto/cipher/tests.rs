@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Enough for every packet that the tests make.
+/// Enough for every packet in the tests.
 const MAX: usize = 256 * 1024;
 
 #[test]
@@ -40,7 +40,7 @@ fn counter_mode_gives_the_published_blocks() {
             key: Zeroizing::new(hex(key)),
             mac_key: Zeroizing::default(),
         };
-        // Block by block, so that the counter's progress between packets is tested too.
+        // Block by block, to test the counter's progress between packets, too.
         let mut ctr = Ctr::new(cipher, &keys);
         let mut blocks = hex(plain);
         let (first, second) = blocks.split_at_mut(AES_BLOCK);
@@ -107,7 +107,7 @@ fn a_sequence_number_or_a_key_that_differs_is_refused() {
     for ((name, mut sealer, _), (_, _, mut opener)) in pairs().into_iter().zip(pairs()) {
         let mut wire = frame(&sealer, b"in order");
         sealer.seal(7, &mut wire);
-        // The GCM nonce counts by itself and knows no sequence numbers.
+        // The GCM nonce counts by itself, without sequence numbers.
         if !name.contains("gcm") {
             assert!(receive(&mut opener, 8, &mut wire.clone()).is_err(), "{name}");
         }
@@ -198,7 +198,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Both ends of every combination of cipher and MAC, with its name.
+/// Returns both ends of every combination of cipher and MAC, with its name.
 fn pairs() -> Vec<(String, Sealer, Opener)> {
     let mut pairs = Vec::new();
     for &cipher in Cipher::DEFAULT {
@@ -221,7 +221,7 @@ fn pair_keyed(name: &str, seed: u8) -> (Sealer, Opener) {
     let (cipher, mac) = (Cipher::from_name(cipher).unwrap(), Mac::from_name(mac));
     let bytes = |n: usize, salt: u8| Zeroizing::new((0..n).map(|i| i as u8 ^ seed ^ salt).collect());
     let keys = PacketKeys {
-        // All but at the end of its range, so that carries are tested.
+        // Near the end of its range, to test carries.
         iv: Zeroizing::new(vec![0xff; cipher.iv_len()]),
         key: bytes(cipher.key_len(), 0x55),
         mac_key: bytes(mac.map_or(0, Mac::key_len), 0xaa),
@@ -229,7 +229,7 @@ fn pair_keyed(name: &str, seed: u8) -> (Sealer, Opener) {
     (Sealer::new(cipher, mac, &keys), Opener::new(cipher, mac, &keys))
 }
 
-/// A packet as `seal` takes it.
+/// Returns a packet as `seal` takes it.
 fn frame(sealer: &Sealer, payload: &[u8]) -> Vec<u8> {
     let padding = sealer.padding_len(payload.len());
     assert!((MIN_PADDING..MIN_PADDING + sealer.block_len()).contains(&padding));
@@ -246,7 +246,7 @@ fn receive(opener: &mut Opener, sequence: u32, wire: &mut [u8]) -> Result<Vec<u8
         Some(whole) if whole == wire.len() => {
             opener.open(sequence, wire).map(|payload| wire[payload].to_vec())
         }
-        // The length is another one than was sent.
+        // The length is not the one that was sent.
         _ => Err(CipherError::Forged),
     }
 }

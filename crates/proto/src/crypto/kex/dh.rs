@@ -1,5 +1,5 @@
-//! Diffie-Hellman over the integers modulo a prime: RFC 4253 section 8, with the groups of RFC 3526 (as RFC 8268
-//! uses them) and those that a server proposes (RFC 4419).
+//! Diffie-Hellman modulo a prime: RFC 4253 section 8, with the groups of RFC 3526 (as RFC 8268 uses them) and those
+//! that a server proposes (RFC 4419).
 
 use aws_lc_rs::rand;
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
@@ -13,7 +13,7 @@ pub(super) const MIN_BITS: u32 = 2048;
 /// The largest prime that we accept, in bits: OpenSSH's `DH_GRP_MAX`. It bounds what a server can make us compute.
 pub(super) const MAX_BITS: u32 = 8192;
 
-/// The size of prime to ask for, in bits, for keys of `strength` bytes: OpenSSH's `dh_estimate` (NIST SP 800-57, and RFC
+/// Returns the bits of prime to request for keys of `strength` bytes: OpenSSH's `dh_estimate` (NIST SP 800-57, and RFC
 /// 4419 section 3's largest).
 pub(super) fn estimate(strength: usize) -> u32 {
     match strength * 8 {
@@ -24,45 +24,45 @@ pub(super) fn estimate(strength: usize) -> u32 {
     }
 }
 
-/// Bits of a secret exponent: twice the 256 bits of the strongest key that is derived (RFC 4419 section 6.2). In a
-/// group of a safe prime that is as strong as an exponent of the prime's size, and several times faster.
+/// The bits of a secret exponent: twice the 256 bits of the strongest derived key (RFC 4419 section 6.2). In a group of
+/// a safe prime, that is as strong as an exponent of the prime's size, and several times faster.
 const EXPONENT_BITS: u32 = 512;
 
-/// A secret exponent and the group it belongs to. The exponent is wiped when dropped.
+/// A secret exponent and its group. The exponent is wiped when dropped.
 pub(super) struct Exponent {
     group: Group,
     exponent: Zeroizing<BoxedUint>,
 }
 
 impl Exponent {
-    /// A random exponent.
+    /// Generates a random exponent.
     pub(super) fn generate(group: Group) -> Result<Self, KexError> {
         let mut bytes = Zeroizing::new([0; EXPONENT_BITS as usize / 8]);
         rand::fill(&mut bytes[..]).map_err(|_| KexError::Local)?;
-        // The top bit is set, so that the exponent can be neither 0 nor 1.
+        // The top bit is set, so that the exponent is neither 0 nor 1.
         bytes[0] |= 0x80;
         let exponent = Zeroizing::new(BoxedUint::from_be_slice_truncated(&bytes[..], EXPONENT_BITS));
         Ok(Self { group, exponent })
     }
 
-    /// The group's prime and generator, big-endian.
+    /// Returns the group.
     pub(super) fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Our public value, big-endian: the generator raised to the exponent.
+    /// Returns our public value, big-endian: the generator raised to the exponent.
     pub(super) fn public(&self) -> Box<[u8]> {
         self.raise(self.group.generator.clone()).to_be_bytes()
     }
 
-    /// The secret shared with the owner of the public value `theirs` (big-endian), also big-endian. Fails unless
-    /// 1 < `theirs` < p - 1: the values outside give secrets that anyone can guess.
+    /// Returns the secret shared with the owner of the public value `theirs`, both big-endian. Fails unless 1 <
+    /// `theirs` < p - 1: other values give secrets that anyone can guess.
     pub(super) fn agree(&self, theirs: &[u8]) -> Result<Zeroizing<Box<[u8]>>, KexError> {
         let theirs = self.group.element(theirs).ok_or(KexError::BadPublicKey)?;
         Ok(Zeroizing::new(self.raise(theirs).to_be_bytes()))
     }
 
-    /// In time that depends on the group and the exponent's size alone.
+    /// Raises `base`, in time that depends only on the group and the exponent's size.
     fn raise(&self, base: BoxedUint) -> Zeroizing<BoxedUint> {
         let power =
             BoxedMontyForm::new(base, &self.group.modulus).pow_bounded_exp(&self.exponent, EXPONENT_BITS);
@@ -90,9 +90,9 @@ impl Group {
         Self::from_hex(GROUP_18)
     }
 
-    /// A group that a server proposed, from its big-endian prime and generator (RFC 4419 section 3). As in OpenSSH,
-    /// the prime's size and parity and the generator's range are checked; that it is a safe prime is taken on trust,
-    /// and the host key's signature says whose word that is.
+    /// Returns a group that a server proposed, from its big-endian prime and generator (RFC 4419 section 3). As in
+    /// OpenSSH, the prime's size and parity and the generator's range are checked. That it is a safe prime is trusted:
+    /// the host key's signature shows who claims it.
     pub(super) fn from_proposal(prime: &[u8], generator: &[u8]) -> Result<Self, KexError> {
         let bytes = u32::try_from(prime.len()).unwrap_or(u32::MAX);
         let bits = bytes
@@ -104,12 +104,12 @@ impl Group {
         Self::new(prime, generator).ok_or(KexError::BadGroup)
     }
 
-    /// The prime, big-endian.
+    /// Returns the prime, big-endian.
     pub(super) fn prime(&self) -> Box<[u8]> {
         self.modulus.modulus().as_ref().to_be_bytes()
     }
 
-    /// The generator, big-endian.
+    /// Returns the generator, big-endian.
     pub(super) fn generator(&self) -> Box<[u8]> {
         self.generator.to_be_bytes()
     }
@@ -126,7 +126,7 @@ impl Group {
         Self::new(&prime, &[2]).expect("2 generates the groups of RFC 3526, and their primes are odd")
     }
 
-    /// Nothing unless the prime is odd and 1 < g < p - 1.
+    /// Returns `None` unless the prime is odd and 1 < g < p - 1.
     fn new(prime: &[u8], generator: &[u8]) -> Option<Self> {
         let prime = BoxedUint::from_be_slice_vartime(prime);
         let modulus = BoxedMontyParams::new_vartime(Odd::new(prime).into_option()?);
@@ -138,7 +138,7 @@ impl Group {
         Some(group)
     }
 
-    /// The number, if it lies between 1 and p - 1 (both excluded).
+    /// Returns the number, if it is between 1 and p - 1 (exclusive).
     fn element(&self, bytes: &[u8]) -> Option<BoxedUint> {
         let precision = self.modulus.bits_precision();
         let number = BoxedUint::from_be_slice(bytes, precision).ok()?;
@@ -202,13 +202,13 @@ mod tests {
 
     #[test]
     fn the_fixed_groups_are_of_safe_primes() {
-        // A wrong digit anywhere would leave a composite p or (p - 1) / 2, and Fermat's test tells.
+        // A wrong digit would leave p or (p - 1) / 2 composite, which Fermat's test shows.
         for group in [Group::group14(), Group::group16()] {
             let prime = group.modulus.modulus().as_ref().clone();
             assert!(fermat(&prime));
             assert!(fermat(&(prime >> 1)));
         }
-        // Two full exponentiations of 8192 bits would take seconds without optimisation; one does.
+        // Two full exponentiations of 8192 bits would take seconds without optimisation; one suffices.
         assert!(fermat(Group::group18().modulus.modulus().as_ref()));
     }
 

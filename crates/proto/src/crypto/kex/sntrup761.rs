@@ -1,4 +1,4 @@
-//! The client's side of sntrup761 (draft-ietf-sshm-ntruprime-ssh), by liboqs.
+//! The client's side of sntrup761 (draft-ietf-sshm-ntruprime-ssh), using liboqs.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::KexError;
 
-/// Bytes of a ciphertext, the server's answer.
+/// The length of a ciphertext, the server's answer.
 pub(super) const CIPHERTEXT_LEN: usize = 1039;
 
 /// The method's code for this processor.
@@ -20,20 +20,20 @@ static SNTRUP761: LazyLock<Kem> = LazyLock::new(|| {
 pub(super) struct DecapsulationKey(Zeroizing<Vec<u8>>);
 
 impl DecapsulationKey {
-    /// Makes a secret key and the public key, 1158 bytes, that a server encapsulates to.
+    /// Makes a secret key and the public key (1158 bytes) to which a server encapsulates.
     ///
     /// # Errors
-    /// [`KexError::Local`] when the library could not.
+    /// [`KexError::Local`] if the library fails.
     pub(super) fn generate() -> Result<(Self, Vec<u8>), KexError> {
         let (public, secret) = SNTRUP761.keypair().map_err(|_| KexError::Local)?;
         Ok((Self(secret.into_vec().into()), public.into_vec()))
     }
 
-    /// The shared secret in a server's `ciphertext`. One that was not made for this key gives a secret that the server
-    /// does not have, as the method wants it.
+    /// Returns the shared secret in a server's `ciphertext`. As the method specifies, a ciphertext for another key
+    /// gives a secret that the server does not have.
     ///
     /// # Errors
-    /// [`KexError::BadPublicKey`] for a ciphertext of another length than [`CIPHERTEXT_LEN`].
+    /// [`KexError::BadPublicKey`] if the ciphertext's length is not [`CIPHERTEXT_LEN`].
     pub(super) fn decapsulate(&self, ciphertext: &[u8]) -> Result<Zeroizing<Vec<u8>>, KexError> {
         let key = SNTRUP761.secret_key_from_bytes(&self.0).ok_or(KexError::Local)?;
         let ciphertext = SNTRUP761
@@ -46,7 +46,7 @@ impl DecapsulationKey {
     }
 }
 
-/// A server's side: the ciphertext for a client's `public` key, and the secret in it.
+/// Returns a server's ciphertext for a client's `public` key, and the secret in it.
 #[cfg(test)]
 pub(super) fn encapsulate(public: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let public = SNTRUP761.public_key_from_bytes(public).unwrap();

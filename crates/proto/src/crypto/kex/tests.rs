@@ -60,7 +60,7 @@ fn both_sides_hold_the_same_secret_and_exchange_hash() {
         assert_eq!(agreed.shared_secret[..], server.secret[..], "{method}");
 
         let ours = agreed.exchange_hash(b"SSH-2.0-us", b"SSH-2.0-them", b"\x14ours", b"\x14theirs");
-        // RFC 4253 section 8, put together from scratch.
+        // RFC 4253 section 8, computed independently.
         let hashed = Writer::new()
             .string("SSH-2.0-us")
             .string("SSH-2.0-them")
@@ -191,7 +191,7 @@ fn messages_out_of_place_are_refused() {
             assert_eq!(refused, KexError::UnexpectedMessage { number }, "{method}");
         }
     }
-    // A group exchange wants its reply (33) once the group is known, and no second group (31).
+    // A group exchange expects its reply (33) once the group is known, not a second group (31).
     let group = Writer::message(MSG_GEX_GROUP)
         .mpint(&dh::Group::group14().prime())
         .mpint(&[2])
@@ -212,7 +212,7 @@ fn messages_out_of_place_are_refused() {
 fn sntrup761_is_offered_where_it_was_built_in() {
     let offered = KexMethod::from_name("sntrup761x25519-sha512@openssh.com").is_some();
     assert_eq!(offered, cfg!(feature = "sntrup761"));
-    // There is a post-quantum method in any case.
+    // There is always a post-quantum method.
     assert!(KexMethod::DEFAULT[0].is_post_quantum());
 }
 
@@ -245,7 +245,7 @@ proptest! {
     }
 }
 
-/// The result of the server half of an exchange.
+/// The result of the server's half of an exchange.
 struct Server {
     /// `K` as it is hashed.
     secret: Vec<u8>,
@@ -253,7 +253,7 @@ struct Server {
     exchanged: Bytes,
 }
 
-/// A whole exchange with a server made here.
+/// Runs a whole exchange with a test server.
 fn exchange(method: KexMethod) -> (Box<Agreed>, Server) {
     let mut client = method.generate().unwrap();
     assert_eq!(client.method(), method);
@@ -286,7 +286,7 @@ fn exchange(method: KexMethod) -> (Box<Agreed>, Server) {
     }
 }
 
-/// The server's public value and state after the client's INIT.
+/// Returns the server's public value and state after the client's INIT.
 fn serve(method: KexMethod, init: &[u8]) -> (Vec<u8>, Server) {
     let mut reader = Reader::new(init);
     let number = reader.u8().unwrap();

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use std::sync::OnceLock;
 
-/// A real signature with what it takes to verify it.
+/// A real signature and the inputs to verify it.
 #[derive(Debug, Clone)]
 struct Sample {
     key: Vec<u8>,
@@ -21,7 +21,7 @@ impl Sample {
     }
 }
 
-/// Signatures that `ssh-keygen -Y sign` made with every type of key, and of security keys made here.
+/// Returns signatures by `ssh-keygen -Y sign` with every type of key, and by security keys made here.
 fn samples() -> &'static [Sample] {
     static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
     SAMPLES.get_or_init(|| {
@@ -44,7 +44,7 @@ fn samples() -> &'static [Sample] {
     })
 }
 
-/// Takes OpenSSH's PROTOCOL.sshsig apart.
+/// Parses OpenSSH's PROTOCOL.sshsig.
 fn sshsig(armored: &str) -> Sample {
     let lines: String = armored.lines().filter(|line| !line.starts_with('-')).collect();
     let blob = STANDARD.decode(lines).unwrap();
@@ -124,7 +124,7 @@ fn security_key_ecdsa() -> Sample {
     }
 }
 
-/// PROTOCOL.u2f from scratch: flags 5, counter 77.
+/// Builds PROTOCOL.u2f's message independently: flags 5, counter 77.
 fn security_key_message(data: &[u8]) -> Vec<u8> {
     let (application, data) = (digest(&SHA256, b"ssh:"), digest(&SHA256, data));
     [application.as_ref(), &[5, 0, 0, 0, 77], data.as_ref()].concat()
@@ -299,7 +299,7 @@ fn a_certified_key_signs_under_the_certificates_algorithm() {
 
 #[test]
 fn rsa_keys_that_openssh_calls_too_small_are_refused_by_their_size() {
-    // ssh-keygen makes none.
+    // ssh-keygen cannot make such a key.
     let key = Writer::new()
         .string("ssh-rsa")
         .mpint(&[1, 0, 1])
