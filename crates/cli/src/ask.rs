@@ -1,4 +1,4 @@
-//! Requests that have one answer.
+//! Requests with a single answer.
 
 use anyhow::anyhow;
 use trunkline_control::client::Client;
@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::hints::Refused;
 use crate::questions::Conversation;
 
-/// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
+/// Sends a request and returns its answer. Meanwhile shows notices and asks the user questions.
 pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
     answer(Conversation::new(client, backend.questions()), request).await
 }

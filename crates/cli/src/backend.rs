@@ -1,4 +1,4 @@
-//! Where a command's work is done: in the daemon, or in a private one that ends with the command.
+//! The daemon of a command: the shared one, or a private one that ends with the command.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -19,13 +19,13 @@ use crate::hints::Refused;
 use crate::questions::Questions;
 use crate::ssh_args::SshArgs;
 
-/// The daemon, or a private one.
+/// The shared daemon, or a private one.
 #[derive(Debug)]
 pub struct Backend {
     no_daemon: bool,
     in_background: bool,
     private: OnceLock<Private>,
-    /// That the shared daemon is not asked because it stands elsewhere.
+    /// The reason why the shared daemon is not used: it runs in another namespace.
     apart: OnceLock<String>,
     questions: Questions,
 }
@@ -33,33 +33,33 @@ pub struct Backend {
 /// The daemon that a command connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Daemon {
-    /// The shared one, started where none runs; one of the command's own if the user wants that (`--no-daemon`) or the
-    /// shared one stands elsewhere.
+    /// The shared one, which is started if needed. A private one if the user wants that (`--no-daemon`) or the shared
+    /// one runs in another namespace.
     Usual,
-    /// The shared one, started where none runs: for what no other can do.
+    /// The shared one, which is started if needed: for work that no other can do.
     Shared,
-    /// The shared one if it runs, else one of the command's own: for what needs no connections to hosts.
+    /// The shared one if it runs, else a private one: for work that needs no connections to hosts.
     InPassing,
-    /// One of the command's own.
+    /// A private one.
     Own,
 }
 
-/// A running shared daemon that a command looks for.
+/// A running shared daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Running {
     /// One that serves this process.
     Here,
-    /// One that may stand elsewhere in the system, to ask what it has.
+    /// One that may run in another namespace, to ask for its state.
     Anywhere,
-    /// The same of whatever version, to end it.
+    /// One of any version, to stop it.
     OfAnyVersion,
 }
 
-/// Starts a shared daemon where none runs.
+/// Starts a shared daemon if none runs.
 const STARTED: Option<&Starter> = Some(&Starter::Installed);
 
 impl Backend {
-    /// `no_daemon`: the user wants a daemon of the command's own.
+    /// `no_daemon`: the user wants a private daemon.
     pub fn new(no_daemon: bool) -> Self {
         Self {
             no_daemon,
@@ -70,8 +70,8 @@ impl Backend {
         }
     }
 
-    /// For a command in the background. Whoever reads its standard error waits for its end, and so a daemon of its own must
-    /// not hold that.
+    /// For a command in the background. A private daemon must not hold its standard error, whose reader waits for the
+    /// end.
     pub(crate) fn in_background(no_daemon: bool) -> Self {
         Self {
             in_background: true,
@@ -79,7 +79,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether the command has a daemon of its own.
+    /// Returns true if the command has a private daemon.
     pub(crate) fn is_private(&self) -> bool {
         self.no_daemon || self.private.get().is_some()
     }
@@ -88,17 +88,17 @@ impl Backend {
         self.apart.get_or_init(|| error.to_string());
     }
 
-    /// Why the shared daemon, which runs, was not asked: it stands elsewhere in the system.
+    /// Returns the reason why the running shared daemon was not used: it is in another namespace.
     pub(crate) fn reason_not_asked(&self) -> Option<String> {
         self.apart.get().cloned()
     }
 
-    /// Returns whether the user wants it so (`--no-daemon`).
+    /// Returns true if the user asked for a private daemon (`--no-daemon`).
     pub(crate) fn is_told_to_be_private(&self) -> bool {
         self.no_daemon
     }
 
-    /// A connection for one request.
+    /// Returns a connection for one request.
     pub(crate) async fn connect(&self, to: Daemon) -> anyhow::Result<Client> {
         let shared = match to {
             Daemon::Shared => return Ok(self.at_terminal(Client::connect(&place()?, STARTED).await?)),
@@ -114,7 +114,7 @@ impl Backend {
         }
     }
 
-    /// A connection to the shared daemon, if it runs.
+    /// Returns a connection to the shared daemon, if it runs.
     pub(crate) async fn find(&self, which: Running) -> anyhow::Result<Option<Client>> {
         let place = place()?;
         let found = match which {
@@ -132,7 +132,8 @@ impl Backend {
         }
     }
 
-    /// The connection to the shared daemon; `None` where that stands elsewhere, and the command may have one of its own.
+    /// Returns the connection to the shared daemon; `None` if that is in another namespace and the command may use a
+    /// private one.
     fn unless_apart(&self, connected: Result<Client, ClientError>) -> Result<Option<Client>, ClientError> {
         match connected {
             Err(error @ ClientError::Elsewhere(_)) if !must_share() => {
@@ -143,8 +144,8 @@ impl Backend {
         }
     }
 
-    /// Returns whether what a command line of ssh's asks for is to be done over a shared connection or not at all: because the
-    /// environment says so, or config.toml has patterns of such hosts, which the daemon knows of.
+    /// Returns true if an ssh command line may only use shared connections: by the environment, or by patterns in
+    /// config.toml, which the daemon checks.
     pub(crate) fn must_share(&self, args: &SshArgs) -> anyhow::Result<bool> {
         if must_share() {
             return Ok(true);
@@ -166,7 +167,7 @@ impl Backend {
         }
     }
 
-    /// A connection on which a session has been asked for, which brings `fds`. Where there is an error, nothing was begun.
+    /// Asks for a session with the descriptors `fds`, and returns its connection. After an error, nothing was started.
     pub(crate) async fn ask_for(
         &self,
         session: SessionRequest,
@@ -185,7 +186,8 @@ impl Backend {
         Ok(client)
     }
 
-    /// The same without a runtime, of the shared daemon. `None` where that takes more than asking, and nothing was begun.
+    /// The same without a runtime, with the shared daemon. Returns `None` if more than one request is needed; then
+    /// nothing was started.
     pub(crate) fn call(
         &self,
         session: SessionRequest,
@@ -203,7 +205,7 @@ impl Backend {
         )?)
     }
 
-    /// A connection to a daemon of the command's own.
+    /// Returns a connection to the private daemon.
     async fn connect_to_own(&self) -> anyhow::Result<Client> {
         if self.private.get().is_none() {
             let log = match self.in_background {
@@ -220,7 +222,7 @@ impl Backend {
         Ok(self.at_terminal(private.connect().await?))
     }
 
-    /// Lets commands of the user's configuration ask at this command's terminal, as ssh's own can.
+    /// Lets commands from the user's configuration ask on this command's terminal, as with ssh.
     fn at_terminal(&self, client: Client) -> Client {
         match self.in_background {
             true => client,
@@ -228,36 +230,36 @@ impl Backend {
         }
     }
 
-    /// The questions of the command's hosts.
+    /// Returns the questions of the command's hosts.
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
     }
 }
 
-/// Returns whether the user wants shared connections or none, for every host.
+/// Returns true if the user only allows shared connections, for every host.
 pub(crate) fn must_share() -> bool {
     std::env::var_os(STRICT).is_some_and(|value| value == "1")
 }
 
-/// Whether config.toml may have patterns of hosts of which the user wants that. The daemon reads them; where it cannot be
-/// asked, this is what is known.
+/// Returns true if config.toml may name hosts for which only shared connections are allowed. Used if the daemon, which
+/// reads the patterns, cannot be asked.
 pub(crate) fn has_strict_hosts() -> anyhow::Result<bool> {
     match std::fs::read_to_string(&place()?.config) {
         Ok(text) => Ok(text
             .lines()
             .any(|line| line.contains("strict_hosts") && !line.trim_start().starts_with('#'))),
-        // No file, or no directory for it.
+        // There is no file, or no directory for it.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(error).context("reading config.toml"),
     }
 }
 
-/// Where this user's daemon is.
+/// Returns the place of this user's daemon.
 pub(crate) fn place() -> anyhow::Result<Place> {
     Ok(Place::find(|name| std::env::var_os(name).map(PathBuf::from))?)
 }
 
-/// A destination with this process's world.
+/// Returns a destination with this process's environment.
 pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
     let destination = destination
         .parse()
@@ -271,7 +273,7 @@ pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow
     })
 }
 
-/// A runtime for a client: one thread is enough to wait with.
+/// Returns a runtime for a client. One thread is enough to wait with.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("starting the runtime")

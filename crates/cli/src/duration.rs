@@ -1,12 +1,12 @@
-//! Lengths of time as people type them: `90`, `1.5`, `5m`, `1h30m`.
+//! Durations as users type them: `90`, `1.5`, `5m`, `1h30m`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The longest time that is taken, with a leap day: sums of times and clocks do not overflow by it.
+/// The longest accepted duration, a leap year, so that sums with clocks do not overflow.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
 
-/// Reads seconds, or numbers with the units of ssh_config(5), TIME FORMATS, and `ms`. Never zero.
+/// Parses seconds, or numbers with the units of ssh_config(5), TIME FORMATS, and `ms`. Never zero.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time such as 30, 1.5, 5m or 1h30m");
     let mut seconds = 0.0;
@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// A reader of times in a range.
+/// Returns a parser of durations in a range.
 pub(crate) fn parse_within(
     range: RangeInclusive<Duration>,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone {

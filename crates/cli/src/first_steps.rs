@@ -1,11 +1,11 @@
-//! Help for people who do not know the commands yet.
+//! Help for users who do not know the commands yet.
 
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use trunkline_control::place::Place;
 
-/// The answer to `trunkline` alone, as long as nothing of trunkline's is there.
+/// The answer to `trunkline` alone before its first use.
 const THREE_THINGS: &str = "\
 trunkline keeps one SSH connection to each host open, and everything you run
 shares it.
@@ -19,7 +19,7 @@ Three things to try, with a host of yours in place of HOST:
 trunkline --help lists all commands.
 ";
 
-/// Says what is wrong with the arguments, and ends the process.
+/// Explains an error in the arguments, and ends the process.
 pub(crate) fn explain(mut error: clap::Error) -> ! {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         && std::env::args_os().len() == 1
@@ -52,14 +52,15 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
     error.exit()
 }
 
-/// Returns whether a command that takes hosts as its arguments was given none: clap names all that could say so.
+/// Returns true if a command that takes hosts got none. clap lists all arguments that could name them.
 fn lacks_a_host(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::MissingRequiredArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
             if names.iter().any(|name| name.contains("<HOST|--hosts <HOSTS>") || name.contains("|HOST|--hosts <HOSTS>")))
 }
 
-/// Returns whether `trunkline run` was not told where: clap names all that could say so, with what only fleets need.
+/// Returns true if `trunkline run` got no hosts. clap lists all arguments that could name them, including those for
+/// fleets.
 fn lacks_hosts(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::MissingRequiredArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
@@ -72,8 +73,8 @@ fn is_new() -> bool {
     Place::find(var).is_ok_and(|place| !place.state.exists())
 }
 
-/// The word that was typed in a command's place, where it may well be a host: nothing about it resembles a command, and no
-/// command stands before it (`trunkline setup docker`).
+/// Returns the word in a command's place if it may be a host: it resembles no command, and no command precedes it
+/// (`trunkline setup docker`).
 fn taken_for_a_command(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::SuggestedSubcommand).is_some() {
         return None;

@@ -1,11 +1,11 @@
-//! Hints: what a user can do about a failure, by its cause and in the words of the program's own options.
+//! Hints: what a user can do about a failure, with the program's own options.
 
 use std::fmt::{self, Display};
 
 use trunkline_request::copy::Obstacle;
 use trunkline_request::failure::{Absence, Cause, Failure, Invalid};
 
-/// The daemon's answer that something failed.
+/// The daemon's reply that a request failed.
 #[derive(Debug)]
 pub struct Refused(pub Failure);
 
@@ -17,7 +17,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Returns the text about a failure with its hint, if there is one.
+/// Returns the text about a failure with its hint, if any.
 pub(crate) fn append(text: impl Display, failure: &Failure) -> String {
     match hint(&failure.cause) {
         Some(hint) => format!("{text}; {hint}"),

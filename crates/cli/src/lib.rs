@@ -1,8 +1,8 @@
-//! The `trunkline` program, and what programs that run commands in the daemon's place take of it: the arguments of [`run`]
-//! and [`stream`], and their reports.
+//! The `trunkline` program, and the parts for programs that run commands in the daemon's place: the arguments of
+//! [`run`] and [`stream`], and their reports.
 
-/// Prints a line as std's macro does, which panics where the line cannot be written: where nobody reads it any more
-/// (`| head`), the program ends without a word.
+/// Prints a line like std's macro, but does not panic if it cannot be written: if the reader has left (`| head`), the
+/// program ends silently.
 macro_rules! println {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -10,7 +10,7 @@ macro_rules! println {
     }};
 }
 
-/// The same for messages, for which there is no other place. Errors are told in the system's words alone.
+/// The same for messages, ignoring failures. Errors are printed in the system's words alone.
 macro_rules! eprint {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -160,7 +160,7 @@ enum Command {
 }
 
 impl Command {
-    /// Returns whether `trunkline-fleet` does it.
+    /// Returns true if `trunkline-fleet` runs the command.
     fn is_for_fleet(&self) -> bool {
         match self {
             Self::Run(args) => args.is_for_fleet(),
@@ -173,7 +173,7 @@ impl Command {
     }
 }
 
-/// The commands, as `--help` groups them.
+/// The commands in the groups of `--help`.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Connect", &["ssh", "warm", "check", "close"]),
     ("Many hosts", &["run", "stream", "fleet", "mcp"]),
@@ -188,10 +188,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// The commands that make connections of their own with `--no-daemon`.
+/// The commands that make their own connections with `--no-daemon`.
 const WITHOUT_DAEMON: [&str; 6] = ["ssh", "warm", "run", "stream", "cp", "explain"];
 
-/// The arguments, with what `--help` says beside their own words: the commands in groups, and examples of each.
+/// Returns the arguments with additions to `--help`: the commands in groups, and examples.
 pub(crate) fn arguments() -> clap::Command {
     let mut command = Cli::command();
     let names: Vec<String> = command
@@ -204,7 +204,7 @@ pub(crate) fn arguments() -> clap::Command {
             if WITHOUT_DAEMON.contains(&&*name) {
                 return below;
             }
-            // It is taken everywhere, as before the command, and shown where it means something.
+            // Accepted everywhere, as before the command; shown only for commands that connect.
             let hidden = clap::Arg::new("no_daemon").long("no-daemon").hide(true);
             below.arg(hidden.action(clap::ArgAction::SetTrue))
         });
@@ -222,7 +222,7 @@ pub(crate) fn arguments() -> clap::Command {
     with_examples(command, "trunkline").help_template(template)
 }
 
-/// The same, and all below it, with the first two examples of its man page.
+/// Adds the first two examples of the man page to a command and its subcommands.
 fn with_examples(mut command: clap::Command, typed: &str) -> clap::Command {
     let below: Vec<String> = command
         .get_subcommands()
@@ -255,7 +255,7 @@ fn parse(typed: std::env::ArgsOs) -> Cli {
     parsed.unwrap_or_else(|error| first_steps::explain(error))
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     terminal::raw::restore_at_a_panic();
     trunkline_control::descriptors::close_inherited(&named_descriptors());
@@ -263,7 +263,7 @@ pub fn main() -> ExitCode {
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
         return commands::ssh::main(typed.collect(), Backend::new(false));
     }
-    // ssh's options are not clap's: `trunkline ssh` is taken as typed, up to its last argument.
+    // ssh's options are not clap's, so `trunkline ssh` passes on all arguments as typed.
     let mut arguments = std::env::args_os().skip(1);
     let no_daemon = std::env::args_os()
         .nth(1)
@@ -284,21 +284,21 @@ pub fn main() -> ExitCode {
     }
     if command.as_ref().is_some_and(|command| command == "ssh") {
         let mut arguments: Vec<OsString> = arguments.collect();
-        // ssh has no option of this name.
+        // ssh has no such option.
         if arguments == ["--help"] {
             return commands::ssh::help();
         }
         let no_daemon = commands::ssh::take_no_daemon(&mut arguments) || no_daemon;
         return commands::ssh::main(arguments, Backend::new(no_daemon));
     }
-    // Every ssh waits for `up`: it does without clap, which builds the whole tree of commands first.
+    // Every ssh waits for `up`. It skips clap, which first builds the whole tree of commands.
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {
         return commands::up::main(&Backend::new(false));
     }
     end(as_typed())
 }
 
-/// All but `ssh` and `up` for ssh, whose arguments are not clap's.
+/// Runs the commands that use clap: all but `ssh`, and `up` for ssh.
 fn as_typed() -> anyhow::Result<ExitCode> {
     let cli = parse(std::env::args_os());
     let backend = Backend::new(cli.no_daemon);
@@ -334,12 +334,12 @@ fn as_typed() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The end of the program: tells what went wrong; ends by the signal that has ended its work.
+/// Ends the program: reports an error, or dies of the signal that ended its work.
 pub fn end(result: anyhow::Result<ExitCode>) -> ExitCode {
     terminal::interrupts::end(result.unwrap_or_else(|error| ExitCode::from(status_of(&error))))
 }
 
-/// Tells what went wrong; the exit status.
+/// Reports an error, and returns the exit status.
 fn status_of(error: &anyhow::Error) -> u8 {
     if is_broken_pipe(error) {
         return 0;
@@ -348,15 +348,15 @@ fn status_of(error: &anyhow::Error) -> u8 {
     OWN_ERROR
 }
 
-/// Ends the program if words could not be written to standard output.
+/// Ends the program if standard output could not be written.
 fn end_unless_printed(result: std::io::Result<()>) {
     if let Err(error) = result {
         std::process::exit(status_of(&error.into()).into());
     }
 }
 
-/// The descriptors that the arguments name as files (`--hosts @<(list)`, `cp host:log /dev/fd/3`). The daemon and ssh keep
-/// none: ssh closes what it inherits as the first of all.
+/// Returns the descriptors that the arguments name as files (`--hosts @<(list)`, `cp host:log /dev/fd/3`). The daemon
+/// and ssh need none; ssh closes inherited descriptors first of all.
 fn named_descriptors() -> Vec<i32> {
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
@@ -377,21 +377,21 @@ fn named_descriptors() -> Vec<i32> {
         .collect()
 }
 
-/// The numbers behind each `/fd/` of a text.
+/// Returns the numbers after each `/fd/` in a text.
 fn descriptors_in(text: &str) -> Vec<i32> {
     let behind = text.split("/fd/").skip(1);
     let digits = behind.map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())]);
     digits.filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// Whether the program runs under a name for which it takes ssh's arguments: for programs that are told where ssh is and
-/// not with which arguments to run it.
+/// Returns true if the program runs under a name for which it takes ssh's arguments. This is for programs that let
+/// their user choose ssh's path, but not its arguments.
 pub(crate) fn is_named_ssh(name: &OsStr) -> bool {
     let name = Path::new(name).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(b"ssh")
 }
 
-/// Returns whether nobody reads what the program prints. A daemon that has gone is another matter.
+/// Returns true if the program's output is no longer read. Errors of the connection to the daemon do not count.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
@@ -410,7 +410,7 @@ mod tests {
 
     use super::*;
 
-    /// The help of a command and of those below it, at this width.
+    /// Passes on the help of a command and its subcommands, at this width.
     fn helps(command: &Command, width: usize, take: &mut impl FnMut(&str, String)) {
         let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
         let help = command.clone().term_width(width).render_help().to_string();

@@ -1,8 +1,8 @@
-//! Questions to the user, one at a time, and the talk with the daemon that they come up in.
+//! Questions to the user, one at a time, and the conversations with the daemon in which they arise.
 //!
-//! Whatever connects may ask: several hosts of one command at once. Every question names its host, the next one waits
-//! until it is answered, and what a command prints waits meanwhile. Programs that run at the same time take turns on their
-//! terminal by themselves ([`trunkline_local::prompt::Terminal`]).
+//! Several hosts of one command may ask at once. Every question names its host, the next one waits for its answer, and
+//! the command's output waits meanwhile. Programs that run at the same time take turns on the terminal
+//! ([`trunkline_local::prompt::Terminal`]).
 
 use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
@@ -26,42 +26,42 @@ use crate::terminal::interrupts::Upcoming;
 use crate::terminal::raw::RawMode;
 use crate::terminal::{can_be_drawn_on, live};
 
-/// The time that a password which was just typed is waited for to be accepted, before the next host's question is put.
+/// How long the next host's question waits for a password that was just typed to be accepted.
 const VERDICT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The time that a question waits for those of hosts before it in the list, while nothing is asked: one that cannot be
-/// reached must not keep the others from being asked.
+/// How long a question waits for those of earlier hosts in the list while none is asked. A host that cannot be reached
+/// must not hold up the others.
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The questions of one command.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    /// Held by whoever has a question on the screen.
+    /// Locked while a question is on the screen.
     turn: Mutex<Turn>,
-    /// Of the questions that log-ins have.
+    /// The order of the log-ins' questions.
     order: Order,
 }
 
-/// Has the hosts of a command asked about in the order of its list.
+/// Asks about a command's hosts in the order of its list.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    /// The places in the list that may still ask something. Guarded for as long as a look takes.
+    /// The hosts, by index, that may still ask something. The lock is held only for a look.
     undecided: std::sync::Mutex<BTreeSet<usize>>,
     decided: Notify,
 }
 
 impl Order {
-    /// This host may have a question, until what is returned is dropped.
+    /// Notes that this host may have a question, until the guard is dropped.
     pub(crate) fn enter(&self, place: usize) -> Undecided<'_> {
         self.undecided().insert(place);
         Undecided { order: self, place }
     }
 
-    /// Waits until no host before this one in the list can have a question.
+    /// Waits until no earlier host in the list can have a question.
     async fn wait(&self, place: usize, turn: &Mutex<Turn>) {
         loop {
             let decided = self.decided.notified();
-            // The time that a user takes to answer is nobody's delay.
+            // Time that the user takes to answer does not count.
             let (asked, interrupted) = {
                 let turn = turn.lock().await;
                 (turn.asked, turn.interrupted)
@@ -72,7 +72,7 @@ impl Order {
             }
             let waited = tokio::time::timeout(ORDER_LIMIT, decided).await.is_err();
             if waited && turn.try_lock().is_ok_and(|turn| turn.asked == asked) {
-                // Nobody waits for those a second time.
+                // Late hosts are not waited for again.
                 self.undecided().retain(|late| *late >= place);
             }
         }
@@ -98,33 +98,33 @@ impl Drop for Undecided<'_> {
     }
 }
 
-/// The turn of a questioner.
+/// The state of the questions.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// Is hidden during a question.
+    /// The bar to hide during a question.
     bar: Option<ProgressBar>,
-    /// The command's hosts: the names that the user gave, and those that questions have.
+    /// The command's hosts: the names that the user gave, and those in questions.
     hosts: Vec<(String, String)>,
     sharing: Sharing,
-    /// The user has interrupted a question, and with it the command: nothing else is asked.
+    /// The user has interrupted a question and thereby the command: nothing else is asked.
     interrupted: bool,
-    /// The line about the wait is on the screen.
+    /// The line on the screen about a wait.
     waiting: Option<WaitingLine>,
-    /// The number of questions that were put.
+    /// The number of questions so far.
     asked: u64,
 }
 
-/// The knowledge about a password that several hosts may have in common.
+/// The password that several hosts may have in common.
 #[derive(Debug, Default)]
 enum Sharing {
-    /// None was given yet, or the last one was wrong.
+    /// There is none yet, or the last one was wrong.
     #[default]
     Unknown,
-    /// One was given for a host, which has not accepted it yet; how long that is waited for.
+    /// One host has not accepted it yet. The time is the limit for waiting.
     Tried(Password, watch::Receiver<Option<bool>>, Instant),
-    /// The user wants it to be used for the other hosts.
+    /// The user wants to use it for the other hosts.
     Agreed(Password),
-    /// The user does not.
+    /// The user does not want to share it.
     Declined,
 }
 
@@ -137,50 +137,49 @@ struct Password {
 
 struct QuestionOutcome {
     answer: Option<Zeroizing<String>>,
-    /// To be told whether the host accepted the password.
+    /// Reports whether the host accepted the password.
     verdict: Option<watch::Sender<Option<bool>>>,
 }
 
 impl Questions {
-    /// Takes this bar off the screen while something is asked.
+    /// Hides this bar during questions.
     pub(crate) async fn hide_while_asking(&self, bar: &ProgressBar) {
         self.turn.lock().await.bar = Some(bar.clone());
     }
 
-    /// Says which hosts the command is for: the name that the user gave each of them, and the host's own. Only they can
-    /// have a password in common.
+    /// Sets the command's hosts: the name that the user gave each, and the host's own. Only these can share a password.
     pub(crate) async fn name_hosts(&self, hosts: Vec<(String, String)>) {
         self.turn.lock().await.hosts = hosts;
     }
 
-    /// Waits until no question is on the screen, and keeps it so.
+    /// Waits until no question is on the screen, and prevents questions until the guard is dropped.
     pub(crate) async fn quiet(&self) -> MutexGuard<'_, Turn> {
         let mut turn = self.turn.lock().await;
         turn.waiting = None;
         turn
     }
 
-    /// Puts a question of the command's own.
+    /// Asks a question of the command's own.
     pub(crate) async fn ask(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
         self.turn.lock().await.ask(prompt).await
     }
 
-    /// Returns whether the user has interrupted a question, and with it the command.
+    /// Returns true if the user has interrupted a question and thereby the command.
     pub(crate) async fn were_interrupted(&self) -> bool {
         self.turn.lock().await.interrupted
     }
 
-    /// The next command's questions are asked again after one that was interrupted.
+    /// Allows questions again after an interrupt, for the next command.
     pub(crate) async fn begin_anew(&self) {
         self.turn.lock().await.interrupted = false;
     }
 
-    /// Returns whether there is anybody to ask.
+    /// Returns true if there is a user to ask.
     pub(crate) fn can_ask() -> bool {
         standard().can_ask()
     }
 
-    /// Puts a question of the command's own about a host, once no host before it in the list can have one.
+    /// Asks a question of the command's own about a host, once no earlier host in the list can have one.
     pub(crate) async fn ask_in_order(
         &self,
         order: &Order,
@@ -194,12 +193,12 @@ impl Questions {
         answer
     }
 
-    /// Waits until no host before this one in the list can have a question.
+    /// Waits until no earlier host in the list can have a question.
     pub(crate) async fn wait_in_order(&self, order: &Order, place: usize) {
         order.wait(place, &self.turn).await;
     }
 
-    /// Shows what is waited for, unless something else is on the terminal: a line on standard error, where that is one.
+    /// Shows the reason for a wait on standard error, if that is a terminal and nothing else is shown.
     fn show_waiting(&self, waiting: &Waiting) -> bool {
         let Ok(mut turn) = self.turn.try_lock() else {
             return false;
@@ -214,13 +213,13 @@ impl Questions {
     }
 
     fn hide_waiting(&self) {
-        // Whoever has the turn has erased it.
+        // The current question has erased it.
         if let Ok(mut turn) = self.turn.try_lock() {
             turn.waiting = None;
         }
     }
 
-    /// Puts a question. `again`: its host has refused a password before.
+    /// Asks a question. `again`: its host has refused a password before.
     async fn put(&self, prompt: Prompt, again: bool, place: Option<usize>) -> QuestionOutcome {
         if let Some(place) = place {
             self.order.wait(place, &self.turn).await;
@@ -235,7 +234,7 @@ impl Questions {
         loop {
             let mut turn = self.turn.lock().await;
             if turn.hosts.len() < 2 && matches!(prompt.kind, PromptKind::Passphrase | PromptKind::HostKey) {
-                // In ssh's words, which name the key or the host.
+                // As in ssh, the text names the key or the host.
                 prompt.host.clear();
             }
             if turn.hosts.len() < 2 || !asks_for_password(&prompt) {
@@ -247,7 +246,7 @@ impl Questions {
             }
             if let Sharing::Tried(_, verdict, patience) = &turn.sharing {
                 let (mut verdict, patience) = (verdict.clone(), *patience);
-                // A host that went away without a word has not accepted it.
+                // A host that left without a verdict has not accepted it.
                 let open = verdict.has_changed().is_ok();
                 let known = *verdict.borrow();
                 match known {
@@ -294,7 +293,7 @@ impl Turn {
         self.waiting = None;
         self.asked += 1;
         let _hidden = self.bar.as_ref().map(Hidden::new);
-        // The daemon has looked at this process when it came: it is still the same.
+        // The daemon has already examined this process, which is still the same.
         if !prompt.echo {
             let _ = trunkline_control::memory::keep_private();
         }
@@ -302,13 +301,13 @@ impl Turn {
         let answer = standard.ask(prompt).await;
         self.interrupted = standard.was_interrupted();
         if self.interrupted {
-            // What follows from no answer is not to be taken for a failure.
+            // Errors that follow from the missing answer must not look like failures.
             signal.take().await;
         }
         answer
     }
 
-    /// Returns whether the password may be given to the host that asks: it is among those that the user was told of.
+    /// Returns true if the password may be given to the asking host: same user, and one of the command's hosts.
     fn may_share(&self, password: &Password, prompt: &Prompt) -> bool {
         let (Some((user, _)), Some((asked, host))) =
             (password.of.rsplit_once('@'), prompt.host.rsplit_once('@'))
@@ -318,7 +317,7 @@ impl Turn {
         user == asked && self.hosts.iter().any(|(_, known)| known == host)
     }
 
-    /// Asks whether the password that was accepted is to be used for the other hosts, too.
+    /// Asks whether to use the accepted password for the other hosts, too.
     async fn offer(&mut self, prompt: &Prompt) {
         let Sharing::Tried(password, ..) = &self.sharing else {
             return;
@@ -345,8 +344,7 @@ impl Turn {
     }
 }
 
-/// Returns whether a question is for the user's password on its host, and not for a new one, or for one that is used
-/// once.
+/// Returns true if a question is for the user's password on its host, and not for a new or one-time password.
 fn asks_for_password(prompt: &Prompt) -> bool {
     let text = prompt.text.to_ascii_lowercase();
     match prompt.kind {
@@ -355,7 +353,7 @@ fn asks_for_password(prompt: &Prompt) -> bool {
             text.ends_with(&format!("{}'s password: ", prompt.host.to_ascii_lowercase()))
                 && !text.contains("new password")
         }
-        // What PAM asks (pam_unix).
+        // PAM's question (pam_unix).
         PromptKind::KeyboardInteractive => text
             .rsplit(')')
             .next()
@@ -369,7 +367,7 @@ fn standard() -> Standard {
     Standard::from_env(std::env::vars_os()).on_terminal(guarded)
 }
 
-/// A bar that is off the screen until this is dropped.
+/// Hides a bar until dropped.
 #[derive(Debug)]
 struct Hidden(ProgressBar);
 
@@ -378,7 +376,7 @@ impl Hidden {
         let shown = !bar.is_hidden();
         bar.set_draw_target(ProgressDrawTarget::hidden());
         if shown {
-            // The line that it leaves: back to its start, and erased (ECMA-48, EL).
+            // Erases the line that the bar leaves (ECMA-48, EL).
             eprint!("\r\x1b[K");
             return Self(bar.clone());
         }
@@ -392,7 +390,7 @@ impl Drop for Hidden {
     }
 }
 
-/// A line on the screen that says what is waited for; dropping it takes it off.
+/// A line on the screen about a wait. Dropping it erases it.
 #[derive(Debug)]
 struct WaitingLine {
     _hidden: Option<Hidden>,
@@ -400,7 +398,7 @@ struct WaitingLine {
 
 impl Drop for WaitingLine {
     fn drop(&mut self) {
-        // A question that another program has put there meanwhile stays.
+        // A question that another program shows there stays.
         if !Terminal::default().is_asking() {
             eprint!("\r\x1b[K");
         }
@@ -409,29 +407,29 @@ impl Drop for WaitingLine {
 
 type Asking<'q> = Pin<Box<dyn Future<Output = QuestionOutcome> + Send + 'q>>;
 
-/// A talk with the daemon about one host, in which its questions are answered.
+/// A conversation with the daemon about one host, in which its questions are answered.
 pub(crate) struct Conversation<'q, C = Client> {
     client: C,
-    /// The replies that the client has received already.
+    /// A reply that the client has received already.
     received: Option<Result<Reply, ClientError>>,
     questions: &'q Questions,
     asking: Option<Asking<'q>>,
     verdict: Option<watch::Sender<Option<bool>>>,
     /// A password was asked for before.
     again: bool,
-    /// A question had no answer, because there was nobody to ask.
+    /// A question had no answer because there was no one to ask.
     unanswered: bool,
     /// The line about its wait is on the screen.
     waiting: bool,
-    /// Its wait is not shown.
+    /// Its waits are not shown.
     silent: bool,
-    /// Its host's place in the list of the command, as long as it may have a question.
+    /// The host's index in the command's list, while it may have a question.
     place: Option<usize>,
     undecided: Option<Undecided<'q>>,
 }
 
 impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
-    /// The same, about the host with this place in the list of the command's hosts.
+    /// Sets the host's index in the command's list.
     pub(crate) fn at(mut self, place: usize) -> Self {
         self.place = Some(place);
         self.undecided = Some(self.questions.order.enter(place));
@@ -454,7 +452,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         }
     }
 
-    /// The same, where the client has received a reply that is yet to be seen to.
+    /// Returns a conversation whose client has already received a reply.
     pub(crate) fn after(received: Result<Reply, ClientError>, client: C, questions: &'q Questions) -> Self {
         Self {
             received: Some(received),
@@ -462,7 +460,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         }
     }
 
-    /// The same; `silent`: the user wants to see nothing but output and questions.
+    /// Sets `silent`: the user wants to see only output and questions.
     pub(crate) fn silent(mut self, silent: bool) -> Self {
         self.silent = silent;
         self
@@ -472,7 +470,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         self.client.borrow().send(request).await
     }
 
-    /// The next reply that is not a question. A question is taken back when the daemon goes away. Cancel-safe.
+    /// Returns the next reply that is not a question. A question is withdrawn when the daemon goes away. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Reply, ClientError> {
         loop {
             let reply = match self.received.take() {
@@ -486,8 +484,8 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     reply = self.client.borrow_mut().next() => reply,
                 },
             };
-            // A copy tells how far it is all the time. While its question is on the screen nobody sees that, and whoever
-            // waited for the answer before showing it would not notice that the daemon is gone.
+            // A copy reports progress all the time. While its question is on the screen, nobody sees that, and a caller
+            // that waited for the answer before showing progress would not notice that the daemon is gone.
             if let Ok(Reply::Progress(progress)) = &reply
                 && (self.asking.is_some() || self.waiting && !has_begun(progress))
             {
@@ -498,7 +496,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             }
             match reply {
                 Ok(Reply::Waiting(waiting)) => {
-                    // Its own question would come after somebody else's, whenever that is.
+                    // Its own question would come after another host's, at an unknown time.
                     self.undecided = None;
                     self.waiting =
                         !self.silent && waiting.is_some_and(|waiting| self.questions.show_waiting(&waiting));
@@ -522,7 +520,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                         Reply::Notice(_) | Reply::Welcome { .. } => {}
                         Reply::Progress(progress) if !has_begun(progress) => {}
                         Reply::Failed(_) | Reply::UseSystemSsh { .. } => {
-                            // Nobody waits for the answer any more.
+                            // The answer is no longer needed.
                             self.withdraw();
                             self.judge(false);
                             self.undecided = None;
@@ -542,11 +540,11 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         }
     }
 
-    /// Waits until no question is on the screen, and keeps it so. One of this talk's own is put meanwhile: nobody else
-    /// would take it on.
+    /// Waits until no question is on the screen, and prevents questions until the guard is dropped. Answers this
+    /// conversation's own question meanwhile, since nobody else would.
     ///
     /// # Errors
-    /// Its answer could not be sent.
+    /// The answer could not be sent.
     pub(crate) async fn quiet(&mut self) -> Result<MutexGuard<'q, Turn>, ClientError> {
         let questions = self.questions;
         loop {
@@ -558,7 +556,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         }
     }
 
-    /// Sends what became of the question.
+    /// Sends the answer to a question.
     async fn give(&mut self, given: QuestionOutcome) -> Result<(), ClientError> {
         self.asking = None;
         self.verdict = given.verdict;
@@ -567,17 +565,17 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         self.send(&Request::Answer(answer)).await
     }
 
-    /// Takes a question back.
+    /// Withdraws a question.
     pub(crate) fn withdraw(&mut self) {
         self.asking = None;
     }
 
-    /// Returns whether a question had no answer because there was nobody to ask.
+    /// Returns true if a question had no answer because there was no one to ask.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.unanswered
     }
 
-    /// Tells those who wait for it whether the password was accepted.
+    /// Reports whether the password was accepted.
     fn judge(&mut self, accepted: bool) {
         if let Some(verdict) = self.verdict.take() {
             verdict.send_replace(Some(accepted));
@@ -585,7 +583,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     }
 }
 
-/// Returns whether a copy has done anything at its host, to which it must be logged in for that.
+/// Returns true if a copy has done anything at its host, for which it must be logged in.
 fn has_begun(progress: &CopyProgress) -> bool {
     progress.bytes
         + progress.files
@@ -612,7 +610,7 @@ mod tests {
         use rustix::process::{DumpableBehavior, dumpable_behavior};
         let questions = Questions::default();
         let question = asked(PromptKind::Password, "me@box's password: ", "me@box");
-        // Nobody is here to answer; that it was asked is enough.
+        // Nobody answers here; asking is enough.
         let asking = questions.ask(&question);
         let _ = tokio::time::timeout(std::time::Duration::ZERO, asking).await;
         assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);

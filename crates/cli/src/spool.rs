@@ -1,10 +1,10 @@
 //! Standard input, for all hosts of a command.
 //!
-//! Each host reads all of it, at its own speed and from whenever its turn comes. A file is opened anew for each of them.
-//! Anything else is read once into a file without a name in the directory for temporary files, and from there by each
-//! host: memory holds none of it. The file grows by at most [`AHEAD`] beyond the slowest host that runs, and what
-//! all have read is given back; only for hosts that have not begun yet it holds everything. A host that reads nothing at all
-//! while others wait for it loses its place after [`PATIENCE`]: it ends well if it never reads on.
+//! Each host reads all of it, at its own speed and from the time it starts. A file is reopened for each host. Other
+//! input is read once into an unnamed temporary file, and by each host from there; none of it is kept in memory. The
+//! file grows by at most [`AHEAD`] beyond the slowest running host, and the part that all have read is freed; while
+//! hosts have yet to start, it keeps everything. A host that reads nothing for [`PATIENCE`] while others wait for it
+//! loses its place. If it never reads on, it still ends well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -24,31 +24,31 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use trunkline_control::stdio::Input;
 
-/// The distance that the fastest host may be ahead of the slowest one that runs.
+/// How far the fastest host may be ahead of the slowest running one.
 const AHEAD: u64 = 64 << 20;
 
-/// The time that a host may read nothing while others wait for it.
+/// How long a host may read nothing while others wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The size of one move.
+/// Bytes that are moved at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// The size that is given back at a time; as much stays of the part that all have read, so that a host that has had no
-/// more than fits into its pipe can be begun with again.
+/// Bytes that are freed at a time. As much of what all have read is kept, so that a host that has read no more than its
+/// pipe holds can be started again.
 const FREED: u64 = 1 << 20;
 
-/// Standard input.
+/// The standard input of a command.
 pub(crate) enum Stdin {
-    /// There is none: hosts get its end at once.
+    /// No input: hosts see its end at once.
     Nothing,
-    /// A file, from this position on.
+    /// A file, from this position.
     File(OwnedFd, u64),
-    /// Whatever else.
+    /// Any other input.
     Spool(Arc<Spool>),
 }
 
 impl Stdin {
-    /// This process's, unless it is a terminal, `/dev/null`, or closed.
+    /// Returns this process's input, unless that is a terminal, `/dev/null`, or closed.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let Some((fd, found)) = standard_input()? else {
             return Ok(Self::Nothing);
@@ -65,7 +65,8 @@ impl Stdin {
         Ok(Self::Spool(spool))
     }
 
-    /// One host's own, behind a text that comes first. All hosts must have theirs before the first one reads.
+    /// Returns one host's input, after a text that comes first. Must be called for all hosts before the first one
+    /// reads.
     pub(crate) fn for_host(&self, first: Arc<[u8]>) -> anyhow::Result<HostInput> {
         let source = match self {
             Self::Nothing => Source::Nothing,
@@ -76,8 +77,8 @@ impl Stdin {
     }
 }
 
-/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where it is a terminal,
-/// `/dev/null`, or closed.
+/// Returns all of this process's standard input, for programs that pass it to others; `None` for a terminal,
+/// `/dev/null`, or closed input.
 ///
 /// # Errors
 /// It cannot be read.
@@ -86,7 +87,7 @@ pub fn whole() -> anyhow::Result<Option<Input>> {
     fd.map(Input::new).transpose().context("reading the input")
 }
 
-/// This process's standard input, unless it is a terminal, `/dev/null`, or closed.
+/// Returns this process's standard input, unless that is a terminal, `/dev/null`, or closed.
 fn standard_input() -> anyhow::Result<Option<(OwnedFd, rustix::fs::Stat)>> {
     let stdin = io::stdin();
     let Ok(found) = rustix::fs::fstat(&stdin) else {
@@ -99,7 +100,7 @@ fn standard_input() -> anyhow::Result<Option<(OwnedFd, rustix::fs::Stat)>> {
     Ok(Some((fd, found)))
 }
 
-/// A description of its own, with a position of its own.
+/// Opens the file again, with a position of its own.
 fn reopen(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
@@ -119,8 +120,8 @@ enum Source {
 }
 
 impl HostInput {
-    /// Returns the input to pass to the session, from the beginning, and the part to write to it meanwhile.
-    /// `behind_answers`: before the input, the session is to get answers ([`Feed::answer`]).
+    /// Returns the input to pass to the session, and the feed that writes the rest. `behind_answers`: the session gets
+    /// answers first ([`Feed::answer`]).
     pub(crate) fn begin(&self, behind_answers: bool) -> io::Result<Option<(OwnedFd, Option<Feed>)>> {
         let plain = self.first.is_empty() && !behind_answers;
         let rest = match &self.source {
@@ -143,12 +144,12 @@ impl HostInput {
     }
 }
 
-/// The data that was read of standard input.
+/// The spooled standard input.
 pub(crate) struct Spool {
     file: File,
     filled: watch::Sender<Filled>,
     readers: Mutex<Readers>,
-    /// A reader has come further, or has left.
+    /// Notified when a reader has advanced or left.
     moved: Notify,
     patience: Duration,
 }
@@ -162,16 +163,16 @@ struct Filled {
 
 #[derive(Debug, Default)]
 struct Readers {
-    /// The position of each reader; `None` before it has begun.
+    /// The position of each reader; `None` before it has started.
     positions: BTreeMap<usize, Option<u64>>,
-    /// Those that have lost their place.
+    /// Readers that have lost their place.
     left_behind: BTreeSet<usize>,
     made: usize,
     freed: u64,
 }
 
 impl Readers {
-    /// Up to where there may be data.
+    /// Returns the position up to which data may be read ahead.
     fn limit(&self) -> u64 {
         match self.slowest() {
             Some(position) => position.saturating_add(AHEAD),
@@ -179,7 +180,7 @@ impl Readers {
         }
     }
 
-    /// Takes their places from those that hold up the others.
+    /// Removes the slowest readers, which hold up the others.
     fn leave_behind(&mut self) {
         if let Some(slowest) = self.slowest() {
             let slow = self
@@ -189,7 +190,7 @@ impl Readers {
         }
     }
 
-    /// Returns the position of the slowest; `None` while some have not begun.
+    /// Returns the slowest reader's position; `None` while some have not started.
     fn slowest(&self) -> Option<u64> {
         let positions: Option<Vec<u64>> = self.positions.values().copied().collect();
         Some(positions?.into_iter().min().unwrap_or(u64::MAX))
@@ -207,7 +208,7 @@ impl Spool {
         }))
     }
 
-    /// Reads the input to its end, or until nobody is left to read it.
+    /// Reads the input to its end, or until it has no reader left.
     async fn fill(self: Arc<Self>, mut input: Input) {
         let end = self.try_fill(&mut input).await;
         let end = end.map_err(|error| format!("the input was not read to its end: {error}"));
@@ -216,7 +217,7 @@ impl Spool {
 
     async fn try_fill(self: &Arc<Self>, input: &mut Input) -> io::Result<()> {
         let mut bytes = 0;
-        // Where the slowest host was when waiting for it began.
+        // The slowest host's position when waiting began.
         let mut waiting: Option<(Option<u64>, Instant)> = None;
         loop {
             let moved = self.moved.notified();
@@ -225,7 +226,7 @@ impl Spool {
                 (bytes > readers.limit()).then(|| readers.slowest())
             };
             if let Some(slowest) = slowest {
-                // Others that move wake this up, too.
+                // Other readers' moves wake this up, too.
                 let since = *waiting.get_or_insert_with(|| (slowest, Instant::now()));
                 if since.0 != slowest {
                     waiting = None;
@@ -261,7 +262,7 @@ impl Spool {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where a reader is, `None` for one that has left, and gives back what nobody needs.
+    /// Notes a reader's position, or `None` once it has left, and frees data that no one needs.
     fn set(&self, number: usize, position: Option<u64>) {
         let mut readers = self.readers();
         match position {
@@ -272,7 +273,7 @@ impl Spool {
         let read = readers.slowest().unwrap_or(0).min(self.filled.borrow().bytes);
         let (from, to) = (readers.freed, read.saturating_sub(FREED));
         if to >= from + FREED {
-            // A file system that cannot do it keeps the data.
+            // A file system that cannot free it keeps the data.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(&self.file, flags, from, to - from);
             readers.freed = to;
@@ -282,7 +283,7 @@ impl Spool {
     }
 }
 
-/// A host's place in the spool, until dropped.
+/// A host's place in the spool.
 pub(crate) struct Reader {
     spool: Arc<Spool>,
     number: usize,
@@ -308,7 +309,7 @@ impl Drop for Reader {
     }
 }
 
-/// The data on its way to one host.
+/// The input on its way to one host.
 pub(crate) struct Feed {
     first: Arc<[u8]>,
     rest: Rest,
@@ -321,11 +322,11 @@ enum Rest {
     Spool(Arc<Spool>, usize),
 }
 
-/// The reason why the input is not whole, and the pipe, still open, so that nobody takes the part for all of it.
+/// The reason why the input is incomplete, and the pipe, kept open so that the part does not look complete.
 pub(crate) type NotWhole = (String, pipe::Sender);
 
 impl Feed {
-    /// Writes what is not of the input, before it.
+    /// Writes an answer ahead of the input.
     ///
     /// # Errors
     /// The session takes no more.
@@ -333,7 +334,7 @@ impl Feed {
         self.sender.write_all(answer).await
     }
 
-    /// Writes all of the input, then its end. Returns early when the session takes no more.
+    /// Writes all of the input, then closes it. Returns early when the session takes no more.
     ///
     /// # Errors
     /// See [`NotWhole`].
@@ -402,7 +403,7 @@ async fn from_spool(spool: &Arc<Spool>, number: usize, mut sender: pipe::Sender)
         match known.end {
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) => return Err((error, sender)),
-            // The spool lives as long as this does, and says its end.
+            // The spool lives as long as this, and reports its end.
             None => drop(filled.changed().await),
         }
     }
@@ -419,7 +420,7 @@ pub(crate) fn is_null_device(found: &rustix::fs::Stat) -> bool {
         rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
     #[cfg(target_os = "linux")]
     {
-        // Its number is the kernel's (Documentation/admin-guide/devices.txt).
+        // The kernel's number for it (Documentation/admin-guide/devices.txt).
         is_device && found.st_rdev == rustix::fs::makedev(1, 3)
     }
     #[cfg(not(target_os = "linux"))]
@@ -442,7 +443,7 @@ mod tests {
     #[test]
     fn the_slowest_host_that_runs_holds_the_others_back() {
         assert_eq!(readers(&[Some(5), Some(900)]).limit(), 5 + AHEAD);
-        // Who has left holds up nobody, and who has not begun needs everything.
+        // A reader that has left holds up nobody; one that has not started needs everything.
         assert_eq!(readers(&[]).limit(), u64::MAX);
         assert_eq!(readers(&[Some(5), None]).limit(), u64::MAX);
         assert_eq!(readers(&[Some(5), None]).slowest(), None);

@@ -1,12 +1,12 @@
 //! The command line of ssh(1), read exactly as OpenSSH reads it.
 //!
-//! There are two levels. [`LowArgs`] is what was typed: options in order, a destination, the words of a
-//! command. [`SshArgs`] is what it means, after OpenSSH's rules of precedence. `ssh` reads its options with
-//! the BSD `getopt` of its own compatibility library, stops at the first word that is not an option, takes that
-//! word for the destination, and then reads options again up to the command (`main()` in OpenSSH's ssh.c);
-//! [`LowArgs::parse`] does the same.
+//! There are two levels. [`LowArgs`] has what was typed: options in order, a destination, the words of a command.
+//! [`SshArgs`] has its meaning by OpenSSH's rules of precedence. `ssh` reads its options with the BSD `getopt` of its
+//! own compatibility library, stops at the first word that is not an option, takes that word for the destination, and
+//! then reads options again up to the command (`main()` in OpenSSH's ssh.c); [`LowArgs::parse`] does the same.
 //!
-//! Values that `ssh -G` sees as well (ports, ciphers, forwards, `-o` lines) are not judged here: resolving
+//! Values that `ssh -G` sees as well (ports, ciphers, forwards, `-o` lines) are not checked here: resolving the host
+//! reports them in the words of the installed ssh.
 //! the host reports them in the words of the ssh that is installed.
 
 use std::ffi::{OsStr, OsString};
@@ -20,19 +20,19 @@ use crate::ssh_options::can_be_read_once_only;
 /// The meaning of a command line of `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshArgs {
-    /// The options that `ssh -G` must see, in order, to resolve the destination as the whole line would have
-    /// it: `ssh -G` + these + `--` + [`destination`](Self::destination).
+    /// The options, in order, with which `ssh -G` resolves the destination as the whole line would: `ssh -G` + these +
+    /// `--` + [`destination`](Self::destination).
     ///
-    /// Left out is what has a field here and does not touch the connection, so that lines which differ in it
-    /// share a cached answer. Those fields overrule what `ssh -G` prints. So does the absence of a command: a
-    /// host whose configuration holds `Match command` or `Match sessiontype` (OpenSSH 10) has to be resolved
-    /// with the command and, for a subsystem, `-s` appended.
+    /// Options are omitted if they have a field here and do not affect the connection, so that lines which differ only
+    /// in these share a cached answer. The fields override the output of `ssh -G`. The command is omitted, too: a host
+    /// whose configuration has `Match command` or `Match sessiontype` (OpenSSH 10) must be resolved with the command
+    /// and, for a subsystem, `-s` appended.
     pub(crate) config_args: Vec<OsString>,
-    /// `host`, `user@host` or `ssh://[user@]host[:port]` as typed. Empty only when the line needs none and
-    /// [`needs_system_ssh`](Self::needs_system_ssh) gives a reason.
+    /// `host`, `user@host` or `ssh://[user@]host[:port]` as typed. Empty only if the line needs none and
+    /// [`needs_system_ssh`](Self::needs_system_ssh) returns a reason.
     pub(crate) destination: OsString,
-    /// The words after the destination, joined by one space as ssh does, or `None` for a login shell. The
-    /// name of the subsystem when [`subsystem`](Self::subsystem) is set.
+    /// The words after the destination, joined by one space as in ssh, or `None` for a login shell. If
+    /// [`subsystem`](Self::subsystem) is set, the subsystem's name.
     pub(crate) command: Option<OsString>,
     /// `-s` or `-o SessionType=subsystem`: the command names a subsystem.
     pub(crate) subsystem: bool,
@@ -48,7 +48,7 @@ pub(crate) struct SshArgs {
     pub(crate) stdio_forward: Option<(String, u16)>,
     /// `-O command`: a request to a running master.
     pub(crate) mux_command: Option<OsString>,
-    /// `-S path`: the control socket, overruling `ControlPath`. `none` is one way to name none.
+    /// `-S path`: the control socket, which overrides `ControlPath`. `none` means no socket.
     pub(crate) control_path: Option<OsString>,
     /// `-Q feature`: list algorithms.
     pub(crate) query: Option<OsString>,
@@ -60,20 +60,20 @@ pub(crate) struct SshArgs {
     pub(crate) log_file: Option<OsString>,
     /// `-y`: log to syslog.
     pub(crate) syslog: bool,
-    /// 0 to 3, for `-v`, `-vv` and `-vvv`. Overrules `LogLevel`, and is overruled by [`quiet`](Self::quiet).
+    /// 0 to 3, for `-v`, `-vv` and `-vvv`. Overrides `LogLevel`; [`quiet`](Self::quiet) overrides it.
     pub(crate) verbosity: u8,
     /// `-q` was the last word about logging. Overrules `LogLevel`.
     pub(crate) quiet: bool,
     /// `-e`, or `None` to leave it to `EscapeChar`.
     pub(crate) escape: Option<EscapeChar>,
-    /// `-I`, `-K`, `-X`, `-Y` or `-w`: an ssh with a connection of its own carries them out.
+    /// `-I`, `-K`, `-X`, `-Y` or `-w`, which need an ssh with a connection of its own.
     pub(crate) own_connection: bool,
-    /// Every argument as typed, without the program's name, for handing over to the system's ssh.
+    /// Every argument as typed, without the program's name, for the system's ssh.
     pub(crate) original: Vec<OsString>,
     system_ssh: Option<&'static str>,
 }
 
-/// Whether a terminal is asked for on the server, as `RequestTTY` has it.
+/// The choice of a terminal on the server, as in `RequestTTY`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum TtyRequest {
     /// For a login shell only, unless the configuration says otherwise.
@@ -89,14 +89,14 @@ pub(crate) enum TtyRequest {
 /// The character that starts an escape sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EscapeChar {
-    /// No character does: the session is transparent.
+    /// No character: the session is transparent.
     None,
-    /// This byte does, after a newline.
+    /// This byte, after a newline.
     Byte(u8),
 }
 
-/// A command line that ssh refuses. [`Display`](std::fmt::Display) gives what to print on standard error, the
-/// synopsis included where ssh prints it; the exit status is [`UsageError::EXIT_STATUS`].
+/// A command line that ssh refuses. [`Display`](std::fmt::Display) gives the text for standard error, with the synopsis
+/// if ssh prints it. The exit status is [`UsageError::EXIT_STATUS`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum UsageError {
@@ -139,7 +139,7 @@ impl From<BadOption> for UsageError {
 }
 
 impl UsageError {
-    /// The exit status of ssh after any error of its own.
+    /// The exit status of ssh after its own errors.
     pub(crate) const EXIT_STATUS: u8 = 255;
 }
 
@@ -154,24 +154,24 @@ usage: ssh [-46AaCfGgKkMNnqsTtVvXxYy] [-B bind_interface] [-b bind_address]
            [-w local_tun[:remote_tun]] destination [command [argument ...]]";
 
 impl SshArgs {
-    /// Reads the arguments of `ssh`, without the program's name.
+    /// Parses the arguments of `ssh`, without the program's name.
     ///
     /// # Errors
-    /// [`UsageError`] where ssh itself would print its usage or give up before reading its configuration.
+    /// [`UsageError`] if ssh itself would print its usage or exit before reading its configuration.
     pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
         let original: Vec<OsString> = arguments.into_iter().collect();
         Meaning::from_low(LowArgs::parse(&original)?, original)
     }
 
-    /// Returns the reason why only the system's own ssh can do what was typed, in a phrase that completes "handed to
+    /// Returns the reason why only the system's own ssh can do what was typed, as a phrase that completes "handed to
     /// the system's ssh: …".
     ///
-    /// This is about the command line alone; the resolved configuration may hold further reasons.
+    /// Only considers the command line; the resolved configuration may give further reasons.
     pub(crate) fn needs_system_ssh(&self) -> Option<&'static str> {
         self.system_ssh
     }
 
-    /// Returns whether ssh would connect: it does not for `-V`, `-Q` and `-G`, nor for `-O`, which speaks to a master.
+    /// Returns true if ssh would connect. It does not for `-V`, `-Q`, `-G` and `-O`, which talks to a master.
     pub(crate) fn connects(&self) -> bool {
         !self.version && self.query.is_none() && !self.print_config && self.mux_command.is_none()
     }
@@ -194,11 +194,11 @@ struct LowArgs {
     /// In the order typed.
     options: Vec<LowOption>,
     destination: Option<OsString>,
-    /// The words after the destination and the options behind it.
+    /// The words after the destination and its options.
     command: Vec<OsString>,
 }
 
-/// An option, and where it was typed.
+/// An option, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LowOption {
     typed: TypedOption,
@@ -215,8 +215,8 @@ impl LowArgs {
             if low.ends_the_line() {
                 return Ok(low);
             }
-            // ssh looks at the word before the one getopt stopped at, whatever it was: in `ssh -l -- host -v`
-            // the user is "--", and no option is read behind the host.
+            // ssh looks at the word before the one where getopt stopped: in `ssh -l -- host -v` the user is "--", and
+            // no options are read after the host.
             let terminated = next > 0 && arguments[next - 1] == "--";
             if low.destination.is_some() || next >= arguments.len() {
                 break;
@@ -231,7 +231,7 @@ impl LowArgs {
         Ok(low)
     }
 
-    /// Reads options from `next` on, and returns the index of the first word that is none.
+    /// Reads options from index `next`, and returns the index of the first other word.
     fn read_options(&mut self, arguments: &[OsString], next: usize) -> Result<usize, UsageError> {
         let mut options = TypedOptions::from(arguments, next);
         while !self.ends_the_line()
@@ -245,9 +245,9 @@ impl LowArgs {
         Ok(options.position())
     }
 
-    /// The last option read makes the rest of the line meaningless to us. `-V` and `-Q` print and exit where
-    /// they stand. `-P` was a switch without effect up to OpenSSH 9.3 and takes a tag from 9.4 on, so only
-    /// the ssh that is installed can tell the destination from the tag.
+    /// Returns true if the last option makes the rest of the line meaningless to us. `-V` and `-Q` print and exit
+    /// immediately. `-P` was a switch without effect up to OpenSSH 9.3 and takes a tag since 9.4, so only the installed
+    /// ssh can tell the destination from the tag.
     fn ends_the_line(&self) -> bool {
         self.options
             .last()
@@ -255,15 +255,15 @@ impl LowArgs {
     }
 }
 
-/// [`SshArgs`] in the making, with the state that OpenSSH's rules of precedence need.
+/// [`SshArgs`] under construction, with the state for OpenSSH's rules of precedence.
 struct Meaning {
     args: SshArgs,
     tty: Option<TtyRequest>,
     session: Option<Session>,
-    /// `Some` once a switch or an `-o` line has settled it; switches overrule, `-o` lines do not.
+    /// `Some` once a switch or an `-o` line has set it. Switches override it, `-o` lines do not.
     no_stdin: Option<bool>,
     background: Option<bool>,
-    /// The first ControlMaster and ControlPath of the `-o` lines.
+    /// The first ControlMaster and ControlPath in `-o` lines.
     control_master: Option<String>,
     control_path: Option<String>,
 }
@@ -295,7 +295,7 @@ impl Meaning {
                 return Err(UsageError::NoDestination);
             }
         }
-        // As ssh, to which a command without a word is none.
+        // As in ssh, a command without words is no command.
         let command = low.command.join(OsStr::new(" "));
         if !command.is_empty() {
             meaning.args.command = Some(command);
@@ -339,9 +339,9 @@ impl Meaning {
         }
     }
 
-    /// The first user and the first port win, and a destination takes part in that race where it stands: `ssh
-    /// u@h -l x` logs in as u. `ssh -G` will get its options in front, so the destination's own are put in
-    /// front of those.
+    /// Resolves with the destination's own user and port. The first user and port win, and a destination counts by its
+    /// position: `ssh u@h -l x` logs in as u. `ssh -G` gets its options first, so the destination's values are put
+    /// before them.
     fn pin_destination(&mut self, destination: Option<&OsStr>) {
         let (user, port) = destination.map(user_and_port).unwrap_or_default();
         if let Some(user) = user {
@@ -408,7 +408,7 @@ impl Meaning {
         Ok(())
     }
 
-    /// An `-o` line. Those that a switch can settle too are followed here, because the first to speak wins.
+    /// Handles an `-o` line. Settings that also have a switch are tracked here, because the first one wins.
     fn directive(&mut self, line: &OsStr) {
         let parsed = keyword_and_value(line);
         let value = parsed.as_ref().map_or("", |(_, value)| value.as_str());
@@ -432,7 +432,7 @@ impl Meaning {
             Some("forkafterauthentication") => {
                 self.background.get_or_insert(yes);
                 if yes {
-                    // Not resolved with: `ssh -G` refuses to go to the background without a command.
+                    // Not passed on: `ssh -G` refuses to go to the background without a command.
                     return;
                 }
             }
@@ -444,7 +444,7 @@ impl Meaning {
                 };
                 self.session.get_or_insert(session);
                 if session == Session::Subsystem {
-                    // Not resolved with: `ssh -G` refuses a subsystem without its name.
+                    // Not passed on: `ssh -G` refuses a subsystem without its name.
                     return;
                 }
             }
@@ -477,7 +477,7 @@ impl Meaning {
         if self.args.control_path.as_ref().is_some_and(|path| path != "none") {
             self.needs("-S names a control socket of ssh's own");
         }
-        // An automatic master is for sharing, which is what happens here anyway.
+        // An automatic master serves sharing, which happens here anyway.
         let master = self.control_master.as_deref().unwrap_or("no");
         let is_automatic = matches!(master, "auto" | "autoask");
         let has_path = self.control_path.as_ref().is_some_and(|path| path != "none");
@@ -498,7 +498,7 @@ impl Meaning {
     }
 }
 
-/// `-W`: a host, in brackets if it has colons, and a port.
+/// Parses `-W`: a host, in brackets if it has colons, and a port.
 fn stdio_forward(value: &OsStr) -> Result<(String, u16), UsageError> {
     let target = value.to_str().and_then(|text| text.rsplit_once(':'));
     let Some((host, Ok(port))) = target.map(|(host, port)| (host, port.parse())) else {
@@ -508,7 +508,7 @@ fn stdio_forward(value: &OsStr) -> Result<(String, u16), UsageError> {
     Ok((host.to_owned(), port))
 }
 
-/// `-e`: one character, `^` and a letter for a control character, or `none`.
+/// Parses `-e`: one character, `^` and a letter for a control character, or `none`.
 fn escape_char(value: &[u8]) -> Result<EscapeChar, UsageError> {
     match value {
         [b'^', letter @ 64..128] => Ok(EscapeChar::Byte(letter & 31)),
@@ -520,7 +520,7 @@ fn escape_char(value: &[u8]) -> Result<EscapeChar, UsageError> {
     }
 }
 
-/// The user and port that a destination itself names (`parse_ssh_uri` in OpenSSH's misc.c).
+/// Returns the user and port in a destination (`parse_ssh_uri` in OpenSSH's misc.c).
 fn user_and_port(destination: &OsStr) -> (Option<OsString>, Option<OsString>) {
     let bytes = destination.as_bytes();
     let Some(authority) = bytes.strip_prefix(b"ssh://") else {
@@ -531,7 +531,7 @@ fn user_and_port(destination: &OsStr) -> (Option<OsString>, Option<OsString>) {
         Some(at) => (Some(&authority[..at]), &authority[at + 1..]),
         None => (None, authority),
     };
-    // Everything from ';' on are connection parameters, which ssh ignores.
+    // Connection parameters start at ';'. ssh ignores them.
     let user = user
         .and_then(|user| user.split(|&b| b == b';').next())
         .map(percent_decoded);
@@ -551,7 +551,7 @@ fn user_and_port(destination: &OsStr) -> (Option<OsString>, Option<OsString>) {
     )
 }
 
-/// RFC 3986 section 2.1. A `%` that starts no pair of hex digits is left for ssh to refuse.
+/// Decodes RFC 3986 section 2.1. A `%` without two hex digits stays for ssh to refuse.
 fn percent_decoded(text: &[u8]) -> OsString {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! ssh's options in commands of our own.
+//! ssh's options in our own commands.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -7,11 +7,11 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rustix::fs::makedev;
 use trunkline_request::ssh_options::NO_FORWARDINGS;
 
-/// The heading of `--help` for the options that name hosts and say how to reach them.
+/// The heading of `--help` for options about hosts and connecting.
 pub(crate) const HOSTS: &str = "Hosts";
 
-/// Returns whether a configuration is a pipe or the like, of which a second reader sees nothing: it is read by more
-/// than one process. An alias that nobody finds in it would be taken for a host's own name.
+/// Returns true if a configuration is a pipe or similar, which only the first reader can read. Several processes read
+/// it, and an alias that is not found would be taken for a host name.
 pub(crate) fn can_be_read_once_only(config: &OsStr) -> bool {
     std::fs::metadata(config).is_ok_and(|found| {
         let kind = found.file_type();
@@ -42,12 +42,12 @@ pub(crate) struct HostOptions {
 }
 
 impl HostOptions {
-    /// The file of `-F`.
+    /// Returns the file of `-F`.
     pub(crate) fn config_file(&self) -> Option<&OsStr> {
         self.config.as_deref()
     }
 
-    /// For a connection.
+    /// Returns the options for a connection.
     pub(crate) fn to_args(&self) -> Vec<OsString> {
         let single = [("-F", &self.config), ("-p", &self.port)];
         let single = single.map(|(flag, value)| Some([flag.into(), value.clone()?]));
@@ -55,7 +55,7 @@ impl HostOptions {
         single.into_iter().flatten().chain(options).flatten().collect()
     }
 
-    /// For what runs on a connection and nothing else.
+    /// Returns the options for a session, without forwardings.
     pub(crate) fn to_session_args(&self) -> Vec<OsString> {
         without_forwardings(self.to_args())
     }
@@ -72,15 +72,15 @@ pub(crate) struct SshOptions {
 }
 
 impl SshOptions {
-    /// The file of `-F`.
+    /// Returns the file of `-F`.
     pub(crate) fn config_file(&self) -> Option<&OsStr> {
         self.host.config_file()
     }
 
-    /// For a connection.
+    /// Returns the options for a connection.
     pub(crate) fn to_args(&self) -> Vec<OsString> {
         let mut args = Vec::new();
-        // Before a `-o User`: the first wins.
+        // Before `-o User`, since the first one wins.
         if let Some(user) = &self.user {
             args.extend(["-l".into(), user.clone()]);
         }
@@ -88,7 +88,7 @@ impl SshOptions {
         args
     }
 
-    /// For a session of one of many hosts, which may have options of its own.
+    /// Returns the options for a session on one of many hosts, which may have its own.
     pub(crate) fn to_session_args(&self, of_the_host: &[OsString]) -> Vec<OsString> {
         let mut args = self.to_args();
         args.extend_from_slice(of_the_host);

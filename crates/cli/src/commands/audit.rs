@@ -1,4 +1,4 @@
-//! `trunkline audit`: the daemon's trail of what was run on hosts.
+//! `trunkline audit`: the daemon's trail of commands run on hosts.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -34,7 +34,8 @@ struct ShowArgs {
     /// Only what was done since: 30m, 2h, 1d, or a date or time in UTC (2026-01-31T08:00:00Z).
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only what was done for whoever has this text in the name: a program, a coding agent, a submitter of a fleet, or a uid.
+    /// Only what was done for whoever has this text in the name: a program, a coding agent, a submitter of a fleet, or
+    /// a uid.
     #[arg(long, value_name = "TEXT")]
     who: Option<String>,
     /// Print the records as they are, one JSON document a line.
@@ -55,7 +56,7 @@ struct VerifyArgs {
     json: bool,
 }
 
-/// Has `trunklined` read it, which has the cryptography.
+/// Runs `trunklined`, which has the cryptography, to read the trail.
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let (how, json, options, directory) = match &args.action {
         Action::Verify(args) => (
@@ -75,7 +76,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut arguments: Vec<OsString> = Vec::new();
     for (option, value) in options {
-        // In one word: a value may begin with a dash.
+        // In one word, since a value may begin with a dash.
         arguments.extend(value.as_ref().map(|value| format!("{option}={value}").into()));
     }
     if json {

@@ -1,6 +1,6 @@
-//! `trunkline complete`: what may come next on a command line. The scripts of `trunkline completions` run it at each Tab.
+//! `trunkline complete`: completions of a command line. The scripts of `trunkline completions` run it at each Tab.
 //!
-//! It never takes longer than [`LIMIT`], whatever the daemon does, and says nothing on standard error.
+//! It never takes longer than [`LIMIT`], and prints nothing on standard error.
 
 mod quoting;
 
@@ -32,7 +32,8 @@ use crate::commands::ssh;
 pub(crate) struct Args {
     /// Whose words they are.
     shell: Shell,
-    /// The words up to the cursor; for bash, the line up to the cursor and the part of it that bash is going to replace.
+    /// The words up to the cursor; for bash, the line up to the cursor and the part of it that bash is going to
+    /// replace.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
@@ -44,7 +45,7 @@ enum Shell {
     Fish,
 }
 
-/// The script that runs `trunkline complete`, for a shell that has one.
+/// Returns a shell's script, which runs `trunkline complete`.
 pub(crate) fn script(shell: clap_complete::Shell) -> Option<&'static str> {
     match shell {
         clap_complete::Shell::Bash => Some(include_str!("complete/trunkline.bash")),
@@ -54,9 +55,9 @@ pub(crate) fn script(shell: clap_complete::Shell) -> Option<&'static str> {
     }
 }
 
-/// How long the shared daemon may take. One that is there answers within a millisecond or two.
+/// The time limit for the shared daemon, which answers within a millisecond or two.
 const SHARED_LIMIT: Duration = Duration::from_millis(500);
-/// How long everything may take: the user waits with a finger on Tab. Includes round trips to a server.
+/// The time limit for everything, with round trips to a server: the user waits at the keyboard.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// `trunkline complete`.
@@ -80,7 +81,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             };
             let last = last.to_string_lossy();
             let last = match args.shell {
-                // fish has the word as it was typed.
+                // fish passes the word as it was typed.
                 Shell::Fish => quoting::split(&last).1.text,
                 _ => last.into_owned(),
             };
@@ -94,18 +95,18 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut stdout = std::io::stdout();
     let _ = stdout.write_all(&out).and_then(|()| stdout.flush());
-    // A daemon that does not answer is not waited for, a private one neither: it ends with this process.
+    // Exits without waiting for a daemon, not even a private one: it ends with this process.
     std::process::exit(0);
 }
 
-/// A word that the last one may become, and its description.
+/// A completion of the last word, with its description.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     value: String,
     help: Option<String>,
 }
 
-/// The words that may stand in place of `last` behind the words before it, the first of which is the program.
+/// Returns the completions of `last` after the words before it. The first word is the program.
 fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
     let line = Arc::new(Line::parse(before));
     let mut command = line.clone().command();
@@ -119,7 +120,7 @@ fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
         std::env::current_dir().ok().as_deref(),
     );
     let found = found.unwrap_or_default();
-    // Options are offered once one was begun.
+    // Options are offered once their dash is typed.
     let wants_options = last.starts_with('-');
     found
         .into_iter()
@@ -134,10 +135,10 @@ fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
         .collect()
 }
 
-/// The words of a command line before the one that is being completed.
+/// The words of a command line before the one that is completed.
 struct Line {
     words: Vec<OsString>,
-    /// Behind `trunkline ssh`.
+    /// The words after `trunkline ssh`.
     ssh: Option<Vec<OsString>>,
 }
 
@@ -156,7 +157,7 @@ impl Line {
         Self { words, ssh }
     }
 
-    /// The program's arguments, with what completes their values.
+    /// Returns the program's arguments with completers for their values.
     fn command(self: Arc<Self>) -> clap::Command {
         let mut root = Cli::command();
         let names: Vec<String> = root
@@ -195,10 +196,10 @@ impl Line {
         }
     }
 
-    /// A line of ssh_config as `-o` takes it: `Name=value`.
+    /// Completes a line of ssh_config as in `-o`: `Name=value`.
     fn directive(&self, current: &str) -> Vec<CompletionCandidate> {
         let Some((name, value)) = current.split_once('=') else {
-            // ssh does not care for capitals: what was typed stays.
+            // ssh ignores case; what was typed stays.
             let begun = |directive: &&Directive| {
                 let name = directive.name.get(..current.len());
                 name.is_some_and(|begin| begin.eq_ignore_ascii_case(current))
@@ -216,7 +217,7 @@ impl Line {
             Values::Any => Vec::new(),
             Values::Words(words) => beginning(words, current),
             Values::List(words) => complete_list(words, current),
-            // `+`, `-` and `^` change the list that ssh has.
+            // `+`, `-` and `^` change ssh's default list.
             Values::Query(what) => match current.split_at_checked(1) {
                 Some((sign @ ("+" | "-" | "^"), rest)) => {
                     with_prefix(sign, complete_list(&ssh_query(what), rest))
@@ -231,7 +232,7 @@ impl Line {
         }
     }
 
-    /// The value of an option of ssh.
+    /// Completes the value of an option of ssh.
     fn ssh_value(&self, letter: u8, current: &str) -> Vec<CompletionCandidate> {
         match letter {
             b'F' | b'E' | b'S' | b'I' | b'i' => paths(current),
@@ -245,7 +246,7 @@ impl Line {
         }
     }
 
-    /// Hosts, behind `user@` as well.
+    /// Completes hosts, also after `user@`.
     fn hosts(&self, current: &str, ending: &str) -> Vec<CompletionCandidate> {
         let (user, host) = split_behind(current, '@');
         let names = known_hosts(host, self.value_of(b'F'));
@@ -258,7 +259,7 @@ impl Line {
             .collect()
     }
 
-    /// The last of a list: `web1,db`.
+    /// Completes the last host of a list: `web1,db`.
     fn host_list(&self, current: &str) -> Vec<CompletionCandidate> {
         let (before, last) = split_behind(current, ',');
         let inside_brackets = before.matches('[').count() > before.matches(']').count();
@@ -279,7 +280,7 @@ impl Line {
         with_prefix(&format!("{before}{sign}"), found)
     }
 
-    /// A place that `cp` copies from or to: `HOST:PATH`, or a path here.
+    /// Completes an end of a copy: `HOST:PATH`, or a local path.
     fn places(&self, current: &str) -> Vec<CompletionCandidate> {
         // scp's rule: a colon before any slash ends a host.
         let colon = current
@@ -300,9 +301,9 @@ impl Line {
         found
     }
 
-    /// Paths of the first of the many hosts (`-H`) that has some.
+    /// Completes paths on the first host of `-H` that has some.
     fn paths_of_many(&self, path: &str) -> Vec<CompletionCandidate> {
-        /// For one that is not connected the daemon answers at once.
+        /// For hosts that are not connected, the daemon answers at once.
         const MOST: usize = 8;
         let begun = Instant::now();
         let hosts = self.many_hosts().into_iter().take(MOST);
@@ -314,7 +315,7 @@ impl Line {
             .unwrap_or_default()
     }
 
-    /// The hosts of `-H` among the words, as destinations.
+    /// Returns the hosts of `-H` among the words, as destinations.
     fn many_hosts(&self) -> Vec<String> {
         let behind = self.words.iter().skip(1).map(Some).chain([None]);
         let lists = self.words.iter().zip(behind).filter_map(|(word, next)| {
@@ -358,7 +359,7 @@ impl Line {
             .collect()
     }
 
-    /// The arguments of ssh: its options' values, then a host. What follows is the server's.
+    /// Completes the arguments of ssh: its options' values, then a host. Later words are the server's.
     fn ssh_words(&self, current: &str) -> Vec<CompletionCandidate> {
         let words = self.ssh.as_deref().unwrap_or_default();
         let mut options = TypedOptions::from(words, 0);
@@ -375,7 +376,7 @@ impl Line {
         if options.position() < words.len() {
             return Vec::new();
         }
-        // A value directly behind its letter: `-oPort=22`.
+        // A value right after its letter: `-oPort=22`.
         let word = [OsString::from(current)];
         if let Some(Ok(TypedOption {
             option,
@@ -400,7 +401,7 @@ impl Line {
         self.hosts(current, "")
     }
 
-    /// The value of one of ssh's options among the words.
+    /// Returns the value of one of ssh's options among the words.
     fn value_of(&self, letter: u8) -> Option<OsString> {
         let option = [b'-', letter];
         let words = self.ssh.as_deref().unwrap_or(&self.words);
@@ -413,7 +414,7 @@ impl Line {
         })
     }
 
-    /// The options that decide what a destination means.
+    /// Returns the options that affect how a destination resolves.
     fn ssh_args(&self) -> Vec<OsString> {
         let mut args = Vec::new();
         for letter in [b'F', b'p', b'l'] {
@@ -434,18 +435,18 @@ impl Line {
 enum Kind {
     Host,
     HostList,
-    /// A path here or on a host.
+    /// A local or remote path.
     Place,
-    /// A path here.
+    /// A local path.
     Path,
-    /// Whatever ssh takes.
+    /// The arguments of ssh.
     Ssh,
     /// A line of ssh_config.
     Directive,
 }
 
 impl Kind {
-    /// By the names that our commands have for their arguments.
+    /// Returns the kind of an argument, by its value's name.
     fn from_argument(command: &str, argument: &clap::Arg) -> Option<Self> {
         let name = argument
             .get_value_names()
@@ -463,12 +464,12 @@ impl Kind {
     }
 }
 
-/// A text's part up to the last `sign`, that included, and what is behind it.
+/// Splits a text after its last `sign`.
 fn split_behind(text: &str, sign: char) -> (&str, &str) {
     text.split_at(text.rfind(sign).map_or(0, |at| at + 1))
 }
 
-/// A path as the shell would have it: completion comes before that.
+/// Expands a leading `~`, since the shell has not done so yet.
 fn without_tilde(path: &OsStr) -> OsString {
     match (path.as_bytes().strip_prefix(b"~/"), std::env::var_os("HOME")) {
         (Some(below), Some(home)) => std::path::Path::new(&home).join(OsStr::from_bytes(below)).into(),
@@ -483,14 +484,14 @@ fn with_prefix(prefix: &str, candidates: Vec<CompletionCandidate>) -> Vec<Comple
         .collect()
 }
 
-/// Words that begin so.
+/// Returns the words with this beginning.
 fn beginning(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
     let words = words.iter().map(AsRef::as_ref);
     let words = words.filter(|word| word.starts_with(current));
     words.map(CompletionCandidate::new).collect()
 }
 
-/// The last of a list with commas in between, but those that are in it already.
+/// Completes the last word of a comma-separated list, without words that are in it already.
 fn complete_list(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
     let (before, last) = split_behind(current, ',');
     let words = words.iter().map(AsRef::as_ref);
@@ -500,7 +501,7 @@ fn complete_list(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCand
     with_prefix(before, beginning(&left, last))
 }
 
-/// The names of a kind that the system's ssh has (`ssh -Q`).
+/// Returns the names that `ssh -Q` lists.
 fn ssh_query(what: &str) -> Vec<String> {
     let mut ssh = std::process::Command::new("ssh");
     let printed = ssh
@@ -518,7 +519,7 @@ fn ssh_query(what: &str) -> Vec<String> {
     lines
 }
 
-/// Paths on this machine. A `~` in front is the shell's, and stays.
+/// Completes local paths. A leading `~` stays.
 fn paths(current: &str) -> Vec<CompletionCandidate> {
     let home = std::env::var("HOME").ok().filter(|home| home.starts_with('/'));
     let below_home = current.strip_prefix("~/").zip(home);
@@ -536,7 +537,8 @@ fn paths(current: &str) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Hosts whose names begin so: of the daemon that runs, else of a private one, which reads the same files.
+/// Returns hosts whose names begin with `prefix`, from the running daemon, else from a private one, which reads the
+/// same files.
 fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
     let answer = answer_in_time(async |backend| {
         let request = Request::HostNames {
@@ -561,7 +563,7 @@ fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
     }
 }
 
-/// The names in a directory of a host that begin so. Only a daemon that runs has a connection to ask over.
+/// Returns names in a directory of a host that begin with `prefix`. Only a running daemon can have a connection.
 fn remote_names(host: &str, ssh_args: Vec<OsString>, directory: &str, prefix: &str) -> Vec<RemoteName> {
     let answer = answer_in_time(async |backend| {
         let request = Request::RemoteNames {
@@ -584,9 +586,9 @@ async fn reply(mut client: Client, request: Request, backend: &Backend) -> anyho
     ask(&mut client, request, backend).await
 }
 
-/// An answer within the time that the user waits.
+/// Asks a daemon, within the time that the user waits.
 fn answer_in_time(question: impl AsyncFnOnce(&'static Backend) -> anyhow::Result<Reply>) -> Option<Reply> {
-    // Never dropped: that would wait for a private daemon to end.
+    // Leaked, since dropping it would wait for a private daemon to end.
     let backend = Box::leak(Box::new(Backend::new(false)));
     let runtime = runtime().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(LIMIT, question(backend)).await });
@@ -630,7 +632,7 @@ mod tests {
             assert_eq!(values(line, last), [value], "{line} {last}");
         };
         only("trunkline ssh -o", "StrictH", "StrictHostKeyChecking=");
-        // Capitals are the user's own affair.
+        // What the user typed keeps its case.
         only("trunkline ssh -v -o", "stricth", "stricthostKeyChecking=");
         only("trunkline ssh", "-oStrictH", "-oStrictHostKeyChecking=");
         only("trunkline ssh", "-voServerAliveI", "-voServerAliveInterval=");
@@ -664,7 +666,7 @@ mod tests {
             ["UpdateHostKeys=yes", "UpdateHostKeys=no", "UpdateHostKeys=ask"]
         );
         assert!(values("trunkline ssh -o", "Port=").is_empty());
-        // None of a list twice.
+        // No word twice in a list.
         assert!(values("trunkline ssh -c", "aes128-ctr,aes128-ct").is_empty());
     }
 
@@ -682,7 +684,7 @@ mod tests {
         }
         without.retain(|argument| !argument.ends_with(" jobs"));
         assert!(without.is_empty(), "{without:?}");
-        // What is furnished are arguments that there are.
+        // Checks that all completed arguments exist.
         line.command().debug_assert();
     }
 

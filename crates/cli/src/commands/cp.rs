@@ -44,19 +44,20 @@ const REPLACED: &str = "Deleted and replaced files";
 
 /// Arguments of `trunkline cp`.
 #[derive(Debug, clap::Args)]
-// The port's letter is scp's, which has another use for -p.
+// `-P` is scp's letter for the port; -p means something else there.
 #[command(
     override_usage = "trunkline cp [OPTIONS] SOURCE… TARGET",
     mut_arg("port", |port| port.short('P')),
-    // As rsync's users type them: -ra.
+    // rsync's users type both: -ra.
     group = clap::ArgGroup::new("directories").multiple(true)
 )]
 pub(crate) struct Args {
     /// Copy directories and everything in them; symbolic links in them are copied as links.
     #[arg(help_heading = COPYING, short, long, group = "directories")]
     recursive: bool,
-    /// Copy directories as they are: -r and -p, owners and groups if you are root at the target, and skip files that the
-    /// target has with the same size and time, as rsync does. A source that ends in a slash stands for what is in it.
+    /// Copy directories as they are: -r and -p, owners and groups if you are root at the target, and skip files that
+    /// the target has with the same size and time, as rsync does. A source that ends in a slash stands for what is in
+    /// it.
     #[arg(help_heading = COPYING, short, long, group = "directories")]
     archive: bool,
     /// Keep times and permissions, as scp does.
@@ -74,11 +75,12 @@ pub(crate) struct Args {
     /// Names of one file become names of one file at the target; from this machine to a server. (-H is for hosts.)
     #[arg(help_heading = COPYING, long, requires = "directories")]
     hard_links: bool,
-    /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later one.
+    /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later
+    /// one.
     #[arg(help_heading = CHOOSING, short, long)]
     update: bool,
-    /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the same
-    /// size.
+    /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the
+    /// same size.
     #[arg(help_heading = CHOOSING, long)]
     checksum: bool,
     /// Skip files that exist on the target with the same size.
@@ -87,8 +89,8 @@ pub(crate) struct Args {
     /// Copy files that exist on the target with the same size and time, too.
     #[arg(help_heading = CHOOSING, short = 'I', long, conflicts_with_all = ["checksum", "size_only"])]
     ignore_times: bool,
-    /// Keep partial large files when a copy is interrupted, and resume from what both ends' hashes show to be right. This
-    /// is the default.
+    /// Keep partial large files when a copy is interrupted, and resume from what both ends' hashes show to be right.
+    /// This is the default.
     #[arg(help_heading = COPYING, long, overrides_with = "no_partial")]
     partial: bool,
     /// Do not keep partial files.
@@ -99,8 +101,8 @@ pub(crate) struct Args {
     ignore_existing: bool,
     #[command(flatten)]
     filters: FilterArgs,
-    /// Copy only what this file lists: paths below the source directory, one a line; `-` is standard input. They keep their
-    /// directories. With -r, listed directories are copied with their contents.
+    /// Copy only what this file lists: paths below the source directory, one a line; `-` is standard input. They keep
+    /// their directories. With -r, listed directories are copied with their contents.
     #[arg(help_heading = CHOOSING, long, value_name = "FILE", requires = "directories")]
     files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL bytes.
@@ -146,8 +148,8 @@ pub(crate) struct Args {
     /// When everything is copied, hash every copied file on both ends and compare. Needs a shell on the server.
     #[arg(help_heading = COPYING, long)]
     verify: bool,
-    /// Compare source and target by hashes, or with --size-only by sizes, and change nothing: the exit status is 1 where
-    /// anything differs.
+    /// Compare source and target by hashes, or with --size-only by sizes, and change nothing: the exit status is 1
+    /// where anything differs.
     #[arg(help_heading = COPYING, long, conflicts_with_all = ["dry_run", "update", "ignore_existing", "ignore_times", "delete"])]
     check: bool,
     /// Show what would be copied and deleted, why, and how much, without doing it.
@@ -184,7 +186,7 @@ pub(crate) struct Args {
     /// Sources and a target: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input or
     /// output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local path that
     /// contains a colon with a slash before it, as ./a:b.
-    // Options may stand between them, which `num_args` would take for the end.
+    // Options may stand between paths, which `num_args` would take for the end.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
@@ -203,7 +205,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         warn_of(&skipped);
         bail!("no hosts match")
     };
-    // A directory for each host is not there yet.
+    // A directory for each host does not exist yet.
     options.mkdir |= args.many.are_given() && matches!(first.target, CopyPlace::Local(_));
     let opened = open_passed(&first.sources, &first.target)?;
     ensure!(
@@ -280,7 +282,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// The sources of a copy, and its target.
+    /// Returns the sources of a copy, and its target.
     fn ends(&self) -> (Vec<OsString>, OsString) {
         let (target, sources) = match &*self.paths {
             [sources @ .., target] if !sources.is_empty() => (target, sources),
@@ -294,9 +296,9 @@ impl Args {
         let is_only = sources.len() == 1;
         for source in &mut sources {
             match ends_with(source, b"/") {
-                // As in rsync: the same command copies the same the second time, when the target is there.
+                // As in rsync: a second run does the same as the first, although the target then exists.
                 true if self.mirrors() || self.files_from.is_some() => source.push("."),
-                // What is listed goes into the target itself.
+                // Listed paths go into the target itself.
                 false if is_only && self.files_from.is_some() => source.push("/."),
                 _ => {}
             }
@@ -322,13 +324,13 @@ impl Args {
         options.verify = self.verify;
         options.dry_run = self.is_dry();
         options.only = self.only()?;
-        // As in rsync: -a alone does not say so.
+        // As in rsync: -a alone does not imply it.
         options.only_recursive = self.recursive;
         options.min_size = self.min_size;
         options.max_size = self.max_size;
         options.safe_links = self.safe_links;
         options.filters = self.filters.rules()?;
-        // What the target has too much is told.
+        // Extra files of the target are reported.
         options.delete = self.delete || self.check;
         options.delete_excluded = self.delete_excluded;
         options.ignore_existing = self.ignore_existing;
@@ -339,7 +341,7 @@ impl Args {
         Ok(options)
     }
 
-    /// Where what is replaced or deleted stays.
+    /// Returns the place for replaced and deleted files.
     fn backup(&self) -> anyhow::Result<Option<Backup>> {
         if !self.backup && self.backup_dir.is_none() {
             ensure!(self.suffix.is_none(), "--suffix is for --backup");
@@ -358,17 +360,17 @@ impl Args {
         Ok(Some(Backup { directory, suffix }))
     }
 
-    /// Returns whether it means what rsync means by it.
+    /// Returns true if options mean the same as in rsync.
     fn mirrors(&self) -> bool {
         self.archive || self.delete || self.check
     }
 
-    /// Returns whether nothing is changed.
+    /// Returns true if nothing is changed.
     fn is_dry(&self) -> bool {
         self.dry_run || self.check
     }
 
-    /// The names that --files-from lists.
+    /// Returns the names that --files-from lists.
     fn only(&self) -> anyhow::Result<Option<Vec<ByteBuf>>> {
         let Some(path) = &self.files_from else {
             return Ok(None);
@@ -402,8 +404,8 @@ impl Args {
         }
     }
 
-    /// The advice after a copy that was cut off. A directory that was given a new name is there by then, and the same
-    /// command would copy into it.
+    /// Returns the advice after an interrupted copy. A directory that was to get a new name may exist by then, and the
+    /// same command would copy into it.
     fn again(&self, sources: &[OsString], target: &OsStr) -> String {
         let same = "run the same command again to copy the rest";
         let is_new_name = (self.recursive || self.archive) && !self.mkdir && !self.many.are_given();
@@ -425,7 +427,7 @@ impl Args {
     fn shows(&self, target: &CopyPlace) -> Shows {
         let on_terminal = can_be_drawn_on(&std::io::stderr());
         let stdout_is_taken = matches!(target, CopyPlace::Passed(path) if path.as_os_str() == STDOUT);
-        // A bar does not mix with what is copied to the terminal.
+        // A bar does not mix with output on the terminal.
         let is_seen = stdout_is_taken && std::io::stdout().is_terminal();
         let progress = !self.json && !self.quiet && (self.progress || on_terminal && !is_seen);
         Shows {
@@ -443,12 +445,12 @@ impl Args {
         }
     }
 
-    /// A host; one of many may have options of its own.
+    /// Returns the request for a host, which may have options of its own.
     fn host(&self, destination: Destination, own: &[OsString]) -> anyhow::Result<HostRequest> {
         let mut ssh_args = self.ssh.to_session_args();
         ssh_args.extend_from_slice(own);
         if self.compress {
-            // The first wins, and a letter more than what -o says, as for ssh.
+            // The first option wins, and as in ssh, the letter takes precedence over -o.
             ssh_args.splice(..0, ["-o".into(), "Compression=yes".into()]);
         }
         let world = World::current().context("reading the environment")?;
@@ -465,7 +467,7 @@ fn ends_with(path: &OsStr, end: &[u8]) -> bool {
     path.as_bytes().ends_with(end)
 }
 
-/// `10M`: bytes.
+/// Parses a size such as `10M` into bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {

@@ -1,4 +1,4 @@
-//! `trunkline daemon`, which is `trunklined`, and what is asked of a daemon about itself: `status`, `settings` and `metrics`.
+//! `trunkline daemon`, which runs `trunklined`, and the commands about the daemon: `status`, `settings` and `metrics`.
 
 pub(crate) mod metrics;
 pub(crate) mod settings;
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     detach: bool,
 }
 
-/// Becomes the daemon.
+/// Executes the daemon.
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let argument = if args.detach { "--detach" } else { "--foreground" };
     let program = program::find()?;

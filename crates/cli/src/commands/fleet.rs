@@ -1,4 +1,4 @@
-//! `trunkline fleet`, and other commands with `--fleet`, which are `trunkline-fleet`.
+//! `trunkline fleet`, and other commands with `--fleet`, which run `trunkline-fleet`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     pub(crate) words: Vec<OsString>,
 }
 
-/// Becomes the program, with these arguments.
+/// Executes the program with these arguments.
 pub(crate) fn main(words: impl IntoIterator<Item = OsString>, backend: &Backend) -> anyhow::Result<ExitCode> {
     ensure!(
         !backend.is_told_to_be_private(),

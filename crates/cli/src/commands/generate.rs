@@ -13,8 +13,8 @@ use clap::CommandFactory as _;
 use crate::Cli;
 use crate::commands::complete;
 
-/// `trunkline completions SHELL`. Three shells run the program to complete; for others the script knows commands and
-/// options.
+/// Prints the script of `trunkline completions SHELL`. For three shells it runs the program to complete; for others it
+/// completes only commands and options.
 pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     match complete::script(shell) {
@@ -25,7 +25,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Examples of a command, as it is typed: what each does, and the words.
+/// Returns the examples of a command: what each does, and how it is typed.
 pub(crate) fn examples(typed: &str) -> &'static [(&'static str, &'static str)] {
     sections::for_command(typed).map_or(&[], |sections| sections.examples)
 }

@@ -66,7 +66,7 @@ pub(crate) struct WarmArgs {
 /// The arguments that name hosts.
 pub(crate) const NAMING_HOSTS: [&str; 4] = ["destinations", "hosts", "group", "inventory"];
 
-/// At least one of them is to be given.
+/// Requires at least one of them.
 pub(crate) fn which_hosts() -> clap::ArgGroup {
     let group = clap::ArgGroup::new("which").required(true).multiple(true);
     group.args(NAMING_HOSTS)
@@ -92,7 +92,7 @@ pub(crate) fn check(args: CheckArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })
 }
 
-/// A connection of the daemon's first; else a master of ssh's own.
+/// Checks a connection of the daemon's first, else a master of ssh's own.
 async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<String> {
     let checked = match backend.find(Running::Here).await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
@@ -126,7 +126,7 @@ async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<St
     }
 }
 
-/// The masters of the user's own ssh, which need no daemon to be there, after what was to be done to them.
+/// Applies an action to the masters of the user's own ssh, which need no daemon, and returns them.
 async fn masters(of: MastersOf, action: MasterAction, backend: &Backend) -> anyhow::Result<Vec<MasterFound>> {
     let mut client = backend.connect(Daemon::InPassing).await?;
     match ask(&mut client, Request::Masters { of, action }, backend).await? {
@@ -140,7 +140,7 @@ fn all_masters(config_file: Option<OsString>) -> anyhow::Result<MastersOf> {
     Ok(MastersOf::All { world, config_file })
 }
 
-/// `trunkline warm`. The connections are to last: only the shared daemon can make them, unless the user wants none.
+/// `trunkline warm`. Only the shared daemon can keep connections open, unless the user wants none.
 pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let pin = args.pin;
     let daemon = match backend.is_told_to_be_private() {
@@ -149,7 +149,7 @@ pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode
     };
     runtime()?.block_on(async {
         let hosts = &args.hosts.find(false, backend).await?;
-        // What is wrong on this machine is told once, and not of each host.
+        // Connects once first, so that a problem of this machine is reported once and not for each host.
         drop(backend.connect(daemon).await?);
         let warm = async |place, target: &Target| {
             let mut client = backend.connect(daemon).await?;
@@ -197,7 +197,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
             let Closed { count, busy } = close_one(Some(host), of, at_once, backend).await?;
             let busy = busy.join("; ");
             match count {
-                // As `ssh -O exit`: closing what is not there is an error for whoever named it.
+                // As with `ssh -O exit`, closing a connection that does not exist is an error.
                 0 if busy.is_empty() => bail!("no connection to close"),
                 0 => bail!(busy),
                 _ => {}
@@ -215,10 +215,10 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })
 }
 
-/// The outcome for connections that were to be closed.
+/// The result of closing connections.
 struct Closed {
     count: usize,
-    /// Of ssh's own masters that stay open for a while.
+    /// Messages about ssh's own masters that stay open for a while.
     busy: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `trunkline mcp` and `trunkline setup mcp`, which are `trunkline-mcp`.
+//! `trunkline mcp` and `trunkline setup mcp`, which run `trunkline-mcp`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,12 +12,13 @@ use crate::backend::Backend;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// Nothing, to serve a coding agent on standard input and output; or check, and what belongs to it; --help tells more.
+    /// Nothing, to serve a coding agent on standard input and output; or check, and what belongs to it; --help tells
+    /// more.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     words: Vec<OsString>,
 }
 
-/// Becomes the program.
+/// Executes the program.
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     ensure!(
         !backend.is_told_to_be_private(),
@@ -26,7 +27,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     become_mcp(&args.words)
 }
 
-/// Becomes the program, with these arguments.
+/// Executes the program with these arguments.
 pub(crate) fn become_mcp(words: &[OsString]) -> anyhow::Result<ExitCode> {
     become_part("trunkline-mcp", words)
 }

@@ -23,7 +23,7 @@ pub(crate) mod tune;
 pub(crate) mod up;
 pub(crate) mod watch;
 
-/// Becomes another part of trunkline, with these arguments.
+/// Executes another program of trunkline with these arguments.
 fn become_part(name: &str, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> anyhow::Result<ExitCode> {
     let program = program::find_part(name)?;
     let error = Command::new(&program).args(words).exec();

@@ -54,7 +54,7 @@ pub use job::View;
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
 #[command(
-    // clap's own is longer than a line.
+    // clap's own usage is longer than a line.
     override_usage = "trunkline run [OPTIONS] <-H HOSTS|-g GROUP|-i FILE> [COMMAND]...",
     group(clap::ArgGroup::new("where").required(true).multiple(true).args(["hosts", "group", "inventory", "retry_unknown"])),
     group(clap::ArgGroup::new("shape").args(["json", "collate", "table", "csv"]))
@@ -70,8 +70,8 @@ pub struct Args {
     /// Hosts to run on at the same time.
     #[arg(help_heading = "Running", short, visible_short_alias = 'f', long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command is
-    /// sent SIGTERM.
+    /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command
+    /// is sent SIGTERM.
     #[arg(help_heading = "Running", short, visible_short_alias = 'u', long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -79,11 +79,13 @@ pub struct Args {
     /// Try again this many times where nothing may have run: a host that is down, or refuses for a while.
     #[arg(help_heading = "Running", long, value_name = "N", default_value_t = 0)]
     retry: u32,
-    /// Have the nodes of the fleet run it (`trunkline fleet`), each on its share of the hosts. -j, --serial, --fail-fast and
+    /// Have the nodes of the fleet run it (`trunkline fleet`), each on its share of the hosts. -j, --serial,
+    /// --fail-fast and
     /// --timeout hold for the whole fleet. Standard input is read to its end before anything starts, and has at most 64 MiB.
     #[arg(help_heading = "Running", long)]
     fleet: bool,
-    /// Run this job of the fleet again on the hosts where it may have started, and on no others, with that job's limits.
+    /// Run this job of the fleet again on the hosts where it may have started, and on no others, with that job's
+    /// limits.
     #[arg(help_heading = "Running", long, value_name = "JOB", requires = "fleet", conflicts_with_all = [
         "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail", "script",
         "become", "retry", "env",
@@ -97,15 +99,15 @@ pub struct Args {
     dry_run: bool,
     /// Run this script of this machine; the words behind it are its arguments.
     ///
-    /// It is sent before the command's input, and its file on the server loses its name before it runs, so that nothing is
-    /// left behind. The first line says what runs it (#!); sh does without one.
+    /// It is sent before the command's input, and its file on the server loses its name before it runs, so that nothing
+    /// is left behind. The first line says what runs it (#!); sh does without one.
     #[arg(help_heading = "Running", long, value_name = "FILE")]
     script: Option<PathBuf>,
     /// Set a variable for the command. The value can be seen among the server's processes for a moment.
     #[arg(help_heading = "Running", long, value_name = "NAME=VALUE", value_parser = Variable::parse)]
     env: Vec<Variable>,
-    /// Run the command as this user (root if none is named), by sudo. Its password is asked for once, where sudo needs one;
-    /// with --fleet it must not need one.
+    /// Run the command as this user (root if none is named), by sudo. Its password is asked for once, where sudo needs
+    /// one; with --fleet it must not need one.
     #[arg(help_heading = "Running", long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "root")]
     r#become: Option<String>,
     /// Print one JSON object for each host as it finishes.
@@ -114,8 +116,8 @@ pub struct Args {
     /// Group hosts with identical output when all have finished.
     #[arg(help_heading = "Output", short = 'b', visible_short_alias = 'B', long)]
     collate: bool,
-    /// Print the lines when all have finished, host by host in the order of the list. With --collate: each line behind the
-    /// hosts that printed it, without headings.
+    /// Print the lines when all have finished, host by host in the order of the list. With --collate: each line behind
+    /// the hosts that printed it, without headings.
     #[arg(help_heading = "Output", short = 'L', long, conflicts_with_all = ["json", "table", "csv"])]
     by_host: bool,
     /// Print lines without the host's name before them.
@@ -133,11 +135,12 @@ pub struct Args {
     /// Print what commands print and what went wrong, and nothing else.
     #[arg(help_heading = "Output", short, long)]
     pub quiet: bool,
-    /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or /dev/null.
+    /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or
+    /// /dev/null.
     ///
-    /// In a loop that reads from standard input itself (while read …), the rest of the list would be the command's input
-    /// without this option, as with ssh. A host that runs but does not read holds up the others' input when they are
-    /// 64 MiB ahead of it, for ten seconds.
+    /// In a loop that reads from standard input itself (while read …), the rest of the list would be the command's
+    /// input without this option, as with ssh. A host that runs but does not read holds up the others' input when they
+    /// are 64 MiB ahead of it, for ten seconds.
     #[arg(
         help_heading = "Input",
         short = 'n',
@@ -146,12 +149,12 @@ pub struct Args {
     )]
     pub no_input: bool,
     // clap takes the n in braces for a line break.
-    /// Also write each host's output to files in this directory, HOST.stdout and HOST.stderr. With {host} in it, or n in
-    /// braces for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
+    /// Also write each host's output to files in this directory, HOST.stdout and HOST.stderr. With {host} in it, or n
+    /// in braces for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
     #[arg(help_heading = "Output", short = 'O', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
-    /// The command, whose words are joined with spaces, as ssh does. {host} in it is the host's name, and n in braces its
-    /// number in the list. Without a command, a prompt on the terminal takes commands for all hosts.
+    /// The command, whose words are joined with spaces, as ssh does. {host} in it is the host's name, and n in braces
+    /// its number in the list. Without a command, a prompt on the terminal takes commands for all hosts.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -159,7 +162,7 @@ pub struct Args {
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let outcome = runtime.block_on(run(args, backend));
-    // A thread may be waiting for input still.
+    // A thread may still be waiting for input.
     runtime.shutdown_background();
     outcome
 }
@@ -188,7 +191,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         out.write_all(args.plan(&targets, &command, colours)?.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    // What is wrong on this machine is told once, and not by each host.
+    // Connects once first, so that a problem of this machine is reported once and not by each host.
     drop(backend.connect(Daemon::Usual).await?);
     let stdin = if args.no_input {
         Stdin::Nothing
@@ -213,7 +216,7 @@ pub(crate) fn colours(is_terminal: bool) -> Colours {
     )
 }
 
-/// The largest exit status among those of commands; that of our own errors where one did not run to its end.
+/// Returns the largest exit status of the commands, or 255 if one did not run to its end.
 fn largest(done: &[HostResult]) -> u8 {
     let statuses = done.iter().map(|result| match &result.outcome {
         Outcome::Exited(status) => u8::try_from(*status).unwrap_or(OWN_ERROR),
@@ -222,7 +225,7 @@ fn largest(done: &[HostResult]) -> u8 {
     statuses.max().unwrap_or_default()
 }
 
-/// The host's name in commands: without the user and the port that a list names, and an inventory's as it is there.
+/// Returns the host's name for `{host}`: a listed name without user and port, an inventory's name as it is.
 fn host_of(target: &Target, number: usize) -> Host<'_> {
     let destination = &target.destination;
     let is_listed = destination.user.is_some() || destination.port.is_some();
@@ -235,12 +238,12 @@ fn host_of(target: &Target, number: usize) -> Host<'_> {
 }
 
 impl Args {
-    /// Returns whether the nodes of a fleet run it.
+    /// Returns true if the nodes of a fleet run the command.
     pub(crate) fn is_for_fleet(&self) -> bool {
         self.fleet && !self.dry_run
     }
 
-    /// The hosts to run on, and those that cannot be reached by what their inventory says.
+    /// Returns the hosts to run on, and those of the inventory that cannot be reached.
     async fn targets(
         &mut self,
         world: &World,
@@ -264,12 +267,12 @@ impl Args {
         Ok(Command::new(words, env, script))
     }
 
-    /// Returns whether output is printed when all hosts have finished.
+    /// Returns true if output is printed when all hosts have finished.
     fn is_held(&self) -> bool {
         self.collate || self.by_host || self.table || self.csv
     }
 
-    /// Which hosts, in which order, and what each would run.
+    /// Returns the hosts in order, with the command that each would run.
     fn plan(&self, targets: &[Target], command: &Command, colours: Colours) -> anyhow::Result<String> {
         let all = targets.len();
         let batch = self.rolling.batch(all).map_or(all, usize::from);
@@ -294,7 +297,7 @@ impl Args {
     }
 }
 
-/// The outcome of a command.
+/// The result of a command.
 struct Done {
     code: ExitCode,
     /// The hosts on which it succeeded.
@@ -308,14 +311,14 @@ impl Done {
         Self { code, well }
     }
 
-    /// The other hosts.
+    /// Returns the hosts on which it did not succeed.
     fn unsuccessful<'a>(&self, targets: &'a [Target]) -> impl Iterator<Item = &'a str> {
         let names = targets.iter().map(|target| target.name.as_str());
         names.filter(|name| !self.well.contains(*name))
     }
 }
 
-/// Fails where a file cannot be written, and leaves it as it is.
+/// Fails if a file cannot be written. Does not change it.
 fn check_writable(path: &Path) -> anyhow::Result<()> {
     let is_there = path.exists();
     let mut options = std::fs::OpenOptions::new();
@@ -327,7 +330,7 @@ fn check_writable(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The result of a host whose output cannot be written to its files. Where it failed by itself, that is its failure.
+/// Returns the outcome of a host whose output files cannot be written. A failure of its own takes precedence.
 fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
     let message = match outcome {
         Outcome::Failed { .. } => return outcome.clone(),
@@ -341,18 +344,18 @@ fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
     }
 }
 
-/// How commands are run: what the command line says, besides of the command itself.
+/// The settings of a run, without its command.
 #[derive(Debug)]
 pub struct Run<'a> {
     args: &'a Args,
     backend: &'a Backend,
     world: &'a World,
-    /// Hosts that cannot be reached by what their inventory says.
+    /// Hosts that the inventory gives no way to reach.
     skipped: &'a [Skipped],
 }
 
 impl<'a> Run<'a> {
-    /// `skipped` are hosts that cannot be reached by what their inventory says.
+    /// Returns the settings; `skipped` are hosts that the inventory gives no way to reach.
     pub fn new(args: &'a Args, backend: &'a Backend, world: &'a World, skipped: &'a [Skipped]) -> Self {
         Self {
             args,
@@ -364,7 +367,7 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs a command on hosts, and reports.
+    /// Runs a command on the hosts, and reports.
     async fn execute(
         &self,
         targets: &[Target],
@@ -429,7 +432,7 @@ impl Run<'_> {
                     Ok(Some(result)) => result,
                     Ok(None) => break,
                     Err(number) if signal.is_some() => {
-                        // The daemon ends what is left.
+                        // The daemon ends the remaining commands.
                         common.view.progress.clear();
                         eprintln!("trunkline: interrupted again: commands may still be running");
                         let code = ExitCode::from(status_of(number));
@@ -443,7 +446,7 @@ impl Run<'_> {
                     }
                 };
                 if common.view.is_unread.load(Ordering::Relaxed) {
-                    // What runs still is told so, as by a program that SIGPIPE ends.
+                    // As after SIGPIPE: running commands notice the end.
                     return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
                 }
                 let result = self.finish(result, files.as_ref())?;
@@ -456,8 +459,7 @@ impl Run<'_> {
         self.end(Done::new(&done, code), targets)
     }
 
-    /// The results of the hosts that cannot be reached by what their inventory says. Their numbers come behind those of all
-    /// others.
+    /// Returns results for hosts that the inventory gives no way to reach. Their numbers follow those of all others.
     fn unreachable(
         &self,
         others: usize,
@@ -492,7 +494,7 @@ impl Run<'_> {
         results.collect()
     }
 
-    /// The display of these hosts while they run.
+    /// Returns the display of a run on these hosts.
     pub fn view(&self, targets: &[Target]) -> View {
         let args = self.args;
         let (stdout_is_terminal, stderr_is_terminal) =
@@ -517,9 +519,9 @@ impl Run<'_> {
         }
     }
 
-    /// One host is done: what is to be printed or kept of it at once.
+    /// Handles the result of one host: writes its files and prints what is due.
     fn finish(&self, mut result: HostResult, files: Option<&OutputFiles>) -> anyhow::Result<HostResult> {
-        // The others go on: their commands run already.
+        // The other hosts continue, since their commands are already running.
         if let Some(Err(error)) = files.map(|files| files.write(&result)) {
             result.outcome = unwritten(&result.outcome, &error);
         }
@@ -535,7 +537,7 @@ impl Run<'_> {
         Ok(result)
     }
 
-    /// Keeps the names of those that did not succeed, those among them that never had their turn.
+    /// Writes the names of hosts that did not succeed, including those that never started.
     fn end(&self, done: Done, targets: &[Target]) -> anyhow::Result<Done> {
         if let Some(path) = &self.args.failed {
             let mut text = String::new();
@@ -567,7 +569,7 @@ impl Run<'_> {
         let is_well = done.iter().all(|result| result.outcome.is_success());
         if !(self.args.quiet && is_well) {
             eprint!("{}", summary::counts(done, elapsed, view.error_colours));
-            // The rows of a table and the groups have said it all.
+            // The table's rows and the groups have shown the failures.
             if !self.args.table && (!self.args.collate || self.args.by_host) {
                 let width = terminal::width(std::io::stderr());
                 eprint!("{}", summary::failures(done, width));
@@ -615,7 +617,7 @@ impl Run<'_> {
         Ok(out.flush()?)
     }
 
-    /// Lines without headings, in the order of the list; those of hosts that printed the same, once.
+    /// Prints lines without headings in the order of the list. Equal output is printed once.
     fn print_by_host(&self, done: &[HostResult], view: &View, out: &mut impl Write) -> anyhow::Result<()> {
         let mut err = std::io::stderr().lock();
         let mut write = |hosts: &str, number, stdout: &Output, stderr: &Output| -> anyhow::Result<()> {

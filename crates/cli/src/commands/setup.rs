@@ -1,4 +1,4 @@
-//! `trunkline setup`: has other programs use trunkline's connections, by lines in their own files.
+//! `trunkline setup`: makes other programs use trunkline's connections, through lines in their own files.
 
 mod ansible;
 mod block;
@@ -68,7 +68,7 @@ struct FileArgs {
     file: Option<PathBuf>,
 }
 
-/// The answer to a request that needs no connections to hosts.
+/// Returns the answer to a request that needs no connections to hosts.
 fn answer(request: Request, backend: &Backend) -> anyhow::Result<Reply> {
     runtime()?.block_on(async { ask(&mut backend.connect(Daemon::InPassing).await?, request, backend).await })
 }
@@ -88,26 +88,26 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The outcome for a file.
+/// The result of changing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Written,
     Unchanged,
 }
 
-/// Some lines that we keep in a file of the user's.
+/// Our lines in one of the user's files.
 struct Lines<'a> {
     block: Block,
-    /// Each with its line end.
+    /// Each ends in a newline.
     lines: String,
-    /// Puts the block where it belongs in a text without it.
+    /// Inserts the block into a text without it.
     insert: &'a dyn Fn(&str) -> anyhow::Result<String>,
-    /// The line that stays in the block's place when something follows that would mean something else without it.
+    /// Returns the line that replaces the block if later lines would otherwise change their meaning.
     bridge: &'a dyn Fn(&Sections<'_>) -> &'static str,
 }
 
 impl Lines<'_> {
-    /// Does what was asked, and tells the user.
+    /// Makes the requested change, and reports it.
     fn change(&self, path: &Path, change: Change) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout();
         let file = EditedFile::open(path)?;
@@ -157,11 +157,11 @@ impl Lines<'_> {
     }
 }
 
-/// The program's path, to be written into files: the name on PATH where that is this program, because it stays when the
-/// program behind it is replaced.
+/// Returns the program's path for use in files: the name on PATH if that is this program, because it stays valid after
+/// an update.
 ///
 /// # Errors
-/// The path has characters that would have to be quoted, each file in its own way.
+/// The path contains characters that each file would have to quote in its own way.
 fn program() -> anyhow::Result<String> {
     let this = std::env::current_exe().context("finding this program's path")?;
     let on_path = std::env::var_os("PATH").and_then(|path| {
@@ -177,7 +177,7 @@ fn home() -> anyhow::Result<PathBuf> {
     Ok(home.into())
 }
 
-/// A path that needs no quoting in a shell, in ssh_config, in git's configuration or in an INI file.
+/// Returns a path that needs no quoting in a shell, in ssh_config, in git's configuration or in an INI file.
 fn plain(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,".contains(c);

@@ -48,7 +48,7 @@ use echo::Echo;
 use keyboard::{Keyboard, Line};
 use log::Console;
 
-/// Prints what `trunkline ssh --help` asks for.
+/// Prints the text of `trunkline ssh --help`.
 pub(crate) fn help() -> ExitCode {
     println!(
         "Runs ssh(1)'s command lines over shared connections. It takes ssh's arguments\n\
@@ -63,7 +63,7 @@ pub(crate) fn help() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Takes `--no-daemon` away from in front of ssh's arguments, which have no option of this name; whether it was there.
+/// Removes a leading `--no-daemon` from ssh's arguments, which have no such option. Returns true if it was there.
 pub(crate) fn take_no_daemon(arguments: &mut Vec<OsString>) -> bool {
     let is_there = arguments.first().is_some_and(|first| first == "--no-daemon");
     if is_there {
@@ -72,12 +72,12 @@ pub(crate) fn take_no_daemon(arguments: &mut Vec<OsString>) -> bool {
     is_there
 }
 
-/// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
+/// Runs the command. Ends the process itself if a blocking read of the terminal would keep it.
 pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
     start(arguments, backend, None)
 }
 
-/// The same for `-f`, in the process that stays.
+/// Runs the process that stays after `-f`.
 pub(crate) fn main_in_background(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
     match Launcher::of_this_process() {
         Ok(launcher) => start(arguments, backend, Some(launcher)),
@@ -92,7 +92,7 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
     let typed = arguments.clone();
     let args = match SshArgs::parse(arguments) {
         Ok(args) => args,
-        // The ssh that is installed refuses it in its own words, or knows what it means.
+        // The installed ssh refuses it in its own words, or knows the option.
         Err(error) => {
             return match system_ssh_program() {
                 Some(_) if must_share() => refuse("this line is for the system's ssh alone"),
@@ -129,7 +129,7 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
         Ok(console) => console,
         Err(complaint) => {
             eprintln!("{complaint}");
-            // log.c, `log_redirect_stderr_to`
+            // As in log.c, `log_redirect_stderr_to`.
             return ExitCode::FAILURE;
         }
     };
@@ -138,7 +138,7 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
     match outcome {
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         Ok(Outcome::SystemSsh(options)) => {
-            // It would be left without anybody who waits for its end.
+            // Dropped now: a private daemon would be left without a parent that waits for its end.
             drop(backend);
             system_ssh(&[options, args.original].concat())
         }
@@ -149,7 +149,7 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
     }
 }
 
-/// Hands a line over whose ssh would make a connection of its own, where that may be.
+/// Runs the system's ssh, which would make a connection of its own, unless only shared connections are allowed.
 fn alone_unless_strict(why: &str, args: &SshArgs, backend: &Backend) -> ExitCode {
     match backend.must_share(args) {
         Ok(false) => system_ssh(&args.original),
@@ -164,7 +164,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(OWN_ERROR)
 }
 
-/// Returns whether it is a destination. If not, ssh has its own words for what is wrong with it.
+/// Returns true if this is a valid destination. If not, ssh has its own words for what is wrong.
 fn names_a_host(destination: &OsStr) -> bool {
     let parsed = destination.to_str().map(str::parse::<Destination>);
     matches!(parsed, Some(Ok(_)))
@@ -172,7 +172,7 @@ fn names_a_host(destination: &OsStr) -> bool {
 
 enum Outcome {
     Code(u8),
-    /// With these options before the user's own.
+    /// Options to put before the user's own.
     SystemSsh(Vec<OsString>),
 }
 
@@ -184,7 +184,7 @@ fn run(
 ) -> anyhow::Result<Outcome> {
     let streams = Streams::for_arguments(args)?;
     let mut called = None;
-    // Where there is nothing else to wait for, most commands end as they should without a runtime.
+    // If there is nothing else to wait for, most commands can run to their end without a runtime.
     if !streams.stdin_is_terminal && launcher.is_none() {
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let passed = streams.to_pass([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
@@ -192,7 +192,7 @@ fn run(
             let mut hostname = String::new();
             match until_it_talks(&mut call, &mut hostname) {
                 Ok(Reply::Exit(Exit::Status(status))) => {
-                    // The end of the process closes it.
+                    // The end of the process closes the call.
                     std::mem::forget(call);
                     return Ok(Outcome::Code(low_byte(status)));
                 }
@@ -202,12 +202,12 @@ fn run(
     }
     let runtime = runtime()?;
     let outcome = runtime.block_on(talk(args, backend, console, launcher, &streams, called));
-    // A thread may be reading the terminal still; and the system takes a process apart faster than the process.
+    // A thread may still be reading the terminal. Also, the system releases memory faster than the process could.
     std::mem::forget(runtime);
     outcome
 }
 
-/// The first that the daemon says but that the command has begun, on which host: how it ended, or what is to be seen to.
+/// Skips `Begun`, keeps its host name, and returns the first reply that needs handling.
 fn until_it_talks(call: &mut Call, hostname: &mut String) -> Result<Reply, ClientError> {
     loop {
         match call.wait() {
@@ -221,7 +221,7 @@ fn until_it_talks(call: &mut Call, hostname: &mut String) -> Result<Reply, Clien
     }
 }
 
-/// A command's whole course, from where it was `called` on, if it was.
+/// Runs a command to its end, or continues it after it was `called`.
 async fn talk(
     args: &SshArgs,
     backend: &Backend,
@@ -230,7 +230,7 @@ async fn talk(
     streams: &Streams,
     called: Option<(Call, Result<Reply, ClientError>, String)>,
 ) -> anyhow::Result<Outcome> {
-    // From before the size is read, so that no change falls between.
+    // Watched before the size is read, so that no change is missed.
     let resized = streams
         .stdin_is_terminal
         .then(|| signal(SignalKind::window_change()))
@@ -273,7 +273,7 @@ async fn talk(
     outcome.run().await
 }
 
-/// Says why no connection is shared, where the daemon stands elsewhere.
+/// Logs why no connection is shared with a daemon in another namespace.
 fn log_apart(console: &mut Console, why: Option<&str>) {
     if let Some(why) = why {
         console.write(&LogLine {
@@ -284,7 +284,7 @@ fn log_apart(console: &mut Console, why: Option<&str>) {
     }
 }
 
-/// The standard streams, as a session uses them.
+/// The standard streams of a session.
 struct Streams {
     program: Program,
     kinds: [Stdio; 3],
@@ -305,7 +305,7 @@ impl Streams {
             true => Stdio::Null,
             false => stdin,
         };
-        // In the background, the terminal is somebody else's to write to.
+        // In the background, the terminal is not ours to write to.
         let output = |kind: Stdio| match kind {
             _ if args.background && program == Program::Nothing => Stdio::Null,
             Stdio::Framed if args.background => Stdio::Passed,
@@ -318,7 +318,7 @@ impl Streams {
         })
     }
 
-    /// Returns whether the session is one of a terminal here.
+    /// Returns true if the session uses a terminal here.
     fn have_terminal(&self) -> bool {
         self.kinds[0] == Stdio::Framed
     }
@@ -348,7 +348,7 @@ impl Streams {
         })
     }
 
-    /// Those of `streams` that are handed over.
+    /// Returns the streams that are handed over.
     fn to_pass<'s>(&self, streams: [BorrowedFd<'s>; 3]) -> Vec<BorrowedFd<'s>> {
         let kinds = self.kinds.iter().zip(streams);
         kinds
@@ -373,11 +373,10 @@ fn program(args: &SshArgs) -> anyhow::Result<Program> {
     })
 }
 
-/// Returns the way in which one of our streams reaches the session: a terminal stays ours, everything else is handed
-/// over.
+/// Returns how one of our streams reaches the session: a terminal stays ours, everything else is handed over.
 fn kind(stream: impl AsFd) -> Stdio {
     match rustix::fs::fstat(&stream) {
-        // Closed by whoever started us.
+        // The parent has closed the stream.
         Err(_) => Stdio::Null,
         Ok(found) if crate::spool::is_null_device(&found) => Stdio::Null,
         Ok(found) if is_device(&found) && rustix::termios::isatty(&stream) => Stdio::Framed,
@@ -408,33 +407,33 @@ fn size() -> (u32, u32, u32, u32) {
     (cols, rows, xpixel, ypixel)
 }
 
-/// As ssh: the low byte is what a status is.
+/// Returns the low byte of a status, as ssh does.
 fn low_byte(status: u32) -> u8 {
     (status & 0xff) as u8
 }
 
-/// A session's course, seen from the client.
+/// A running session, as the client sees it.
 struct Talk<'a> {
     daemon: Conversation<'a>,
-    /// The reason why it is not the shared one, if that stands elsewhere.
+    /// The reason why the daemon is not the shared one, if that runs elsewhere.
     apart: Option<String>,
-    /// The daemon is this process's own: its session must end before it does.
+    /// True for a private daemon: the session must end before this process does.
     is_private: bool,
-    /// Set if there is one, and from the first `~C` on.
+    /// Set for private daemons, and after the first `~C`.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
-    /// Of `-f`: who waits until the session has begun.
+    /// With `-f`: the process that waits until the session has begun.
     launcher: &'a mut Option<Launcher>,
     /// The name connected to, once the session has begun.
     hostname: String,
     args: &'a SshArgs,
     framed_stdin: bool,
     escapes: Escapes,
-    /// SIGWINCH, where there is a window.
+    /// SIGWINCH, if there is a window.
     resized: Option<Signal>,
     keyboard: Keyboard,
     echo: Echo,
-    /// The line that is typed behind `~C`, while the command line is open.
+    /// The line that is typed after `~C`, while the command line is open.
     line: Option<Line>,
 }
 
@@ -444,7 +443,7 @@ impl Talk<'_> {
         let mut typed_tx = Some(typed_tx);
         let mut escapes: Option<EscapeFilter> = None;
         loop {
-            // In turn: much output on a slow terminal must not hold up Ctrl-C, nor much that is pasted its echo.
+            // Polled fairly: much output on a slow terminal must not delay Ctrl-C, nor a long paste its echo.
             tokio::select! {
                 reply = self.daemon.next() => {
                     if let Ok(Reply::Begun { tty, escapes: configured, hostname, predict, .. }) = &reply {
@@ -472,7 +471,7 @@ impl Talk<'_> {
                         self.daemon.send(&Request::Input(bytes)).await?;
                         continue;
                     };
-                    // An empty read is the terminal's end, or that of an open line, not something typed.
+                    // An empty read is the end of the terminal, or of an open line, and not typed input.
                     let steps = if bytes.is_empty() && self.line.is_none() {
                         vec![Step::Forward(bytes)]
                     } else {
@@ -485,13 +484,13 @@ impl Talk<'_> {
                     }
                 }
                 signal = wait_for_interrupt(&mut self.interrupts) => match self.line {
-                    // As with ssh, Ctrl-C leaves the line.
+                    // As with ssh, Ctrl-C closes the line.
                     Some(_) if signal == SIGINT => self.close_line(),
-                    // The daemon sees to the session's end.
+                    // The daemon ends the session.
                     _ if !self.is_private => return Ok(self.die_of(signal)),
                     _ => return self.end_by(signal).await,
                 },
-                // The line begins again.
+                // Shows the prompt again.
                 () = keyboard::wait_for_continue(&mut self.line) => eprint!("{}", command_line::PROMPT),
                 () = wait_until_left(self.launcher) => return self.end_by(SIGTERM).await,
                 shown = self.echo.time_passes() => shown.context(WRITING)?,
@@ -504,7 +503,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Ends the session as a signal asks for, and then the process.
+    /// Ends the session, then this process, because of a signal.
     async fn end_by(mut self, signal: i32) -> anyhow::Result<Outcome> {
         self.echo.end();
         self.console.raw = None;
@@ -524,13 +523,13 @@ impl Talk<'_> {
         };
         tokio::select! {
             _ = ended => {}
-            // Whoever asks again does not want to wait.
+            // A second signal means that the user does not want to wait.
             _ = wait_for_interrupt(&mut self.interrupts) => {}
         }
         Ok(self.die_of(signal))
     }
 
-    /// Ends this program by a signal, so that its caller sees what ended it.
+    /// Ends this program by a signal, so that its caller sees which.
     fn die_of(&mut self, signal: i32) -> Outcome {
         self.echo.end();
         self.console.raw = None;
@@ -558,14 +557,14 @@ impl Talk<'_> {
                 let has_begun = !self.hostname.is_empty();
                 let what_is_known = match has_begun {
                     true if self.console.raw.take().is_some() => {
-                        // Somewhere on a line of the other side's.
+                        // The cursor may be in the middle of the server's output.
                         eprintln!();
                         "the daemon ended, and this session with it"
                     }
                     true => {
                         "the daemon ended during the session; the command had started, and may still be running"
                     }
-                    // It may have been sent in the same flight as the login: only the daemon knew.
+                    // The command may have been sent along with the login: only the daemon knew.
                     false => "the daemon ended before the session began; the command may have started",
                 };
                 self.console
@@ -588,7 +587,7 @@ impl Talk<'_> {
                 self.run_locally(&command).await;
                 self.daemon.send(&Request::LocalCommandDone).await?;
             }
-            // The end of a tunnel's output (-W), which whoever reads it sees when this program ends.
+            // The end of a tunnel's output (-W). Its reader sees it when this program ends.
             Reply::Output(data) if data.is_empty() => return Ok(Some(Outcome::Code(0))),
             Reply::Output(data) => self.echo.output(&data).context(WRITING)?,
             Reply::ErrorOutput(data) => write_out(&mut std::io::stderr().lock(), &data)?,
@@ -596,7 +595,7 @@ impl Talk<'_> {
                 self.say_closed();
                 return Ok(Some(Outcome::Code(match exit {
                     Exit::Status(status) => low_byte(status),
-                    // Whoever was to read its output has had enough (`| head`).
+                    // The reader of its output has had enough (`| head`).
                     Exit::Signal(name, _) if name == "PIPE" => OWN_ERROR,
                     Exit::Signal(name, _) => {
                         let text = format!("trunkline: the command was ended by SIG{name}");
@@ -614,7 +613,7 @@ impl Talk<'_> {
                     execution => format!("; the command {execution}"),
                 };
                 let ours = || hints::append(format_args!("trunkline: {}{advice}", failure.message), &failure);
-                // sshconnect.c logs that it cannot connect as an error, and continues to its end.
+                // sshconnect.c logs this at error level and then exits.
                 let level = match failure.kind {
                     ErrorKind::Network | ErrorKind::Timeout => LogLevel::Error,
                     _ => LogLevel::Fatal,
@@ -642,7 +641,7 @@ impl Talk<'_> {
         Ok(None)
     }
 
-    /// In interactive mode, as ssh at the end of its `client_loop`.
+    /// Reports the end of an interactive session, as ssh does at the end of `client_loop`.
     fn say_closed(&mut self) {
         if self.console.raw.take().is_some() {
             self.console
@@ -690,7 +689,7 @@ impl Talk<'_> {
             }
             Action::CommandLine => {
                 self.line = Some(self.keyboard.open_line()?);
-                // From the first line on: a key may be pressed in the moment in which a line is closed.
+                // From the first line on, since a key may be pressed just as a line is closed.
                 match &mut self.interrupts {
                     Some(_) => interrupt_is_handled(),
                     none => *none = Some(Interrupts::watch_typing()?),
@@ -706,13 +705,13 @@ impl Talk<'_> {
                 );
             }
             Action::Background => return self.background().await.map(Some),
-            // Their echo says it all.
+            // The echo is enough.
             Action::CommandLineDisabled | Action::Unavailable(_) => {}
         }
         Ok(None)
     }
 
-    /// Takes what belongs to an open command line, does what it asks for when it is whole, and returns the rest.
+    /// Feeds an open command line, runs its command once complete, and returns the remaining input.
     async fn command_line(&mut self, typed: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         let Some(line) = &mut self.line else {
             return Ok(typed);
@@ -723,7 +722,7 @@ impl Talk<'_> {
         let local = self.escapes.local_commands;
         let asked = CommandLine::parse(&String::from_utf8_lossy(&line), local);
         if let CommandLine::Local(command) = &asked {
-            // What is typed now is the command's.
+            // The command gets the keyboard.
             let lent = self.keyboard.lend().await;
             self.run_locally(command).await;
             drop(lent);
@@ -738,13 +737,13 @@ impl Talk<'_> {
         Ok(rest)
     }
 
-    /// The session goes on.
+    /// Closes the command line, and resumes the session.
     fn close_line(&mut self) {
         self.line = None;
-        // Output that came beside the line has met what was typed in it.
+        // Output has mixed with the line that was typed.
         self.echo.lose_track();
         self.keyboard.close_line();
-        // What came meanwhile was for the line, or for the command that it ran.
+        // Interrupts so far were for the line, or for its command.
         if let Some(interrupts) = &mut self.interrupts {
             interrupts.forget();
         }
@@ -753,7 +752,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Runs a command of the user's on this side, in their shell and with our streams, to its end (`ssh_local_cmd`).
+    /// Runs a local command of the user to its end, in their shell and with our streams (`ssh_local_cmd`).
     async fn run_locally(&mut self, command: &str) {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
         let shell = shell.unwrap_or_else(|| "/bin/sh".into());
@@ -762,7 +761,7 @@ impl Talk<'_> {
             .arg(command)
             .status();
         match running.await {
-            // Ctrl-C, which is sent to this process as well.
+            // Ctrl-C goes to this process as well.
             Ok(status)
                 if matches!(
                     status.signal().or(status.code()),
@@ -779,7 +778,7 @@ impl Talk<'_> {
         }
     }
 
-    /// `~&`: the session continues in the daemon, without us.
+    /// Leaves the session to the daemon (`~&`).
     async fn background(&mut self) -> anyhow::Result<Outcome> {
         self.echo.end();
         self.console.raw = None;
@@ -796,10 +795,10 @@ impl Talk<'_> {
     }
 }
 
-/// The status of a shell whose command SIGINT has ended.
+/// A shell's exit status after SIGINT has ended its command.
 const SHELL_INTERRUPTED: i32 = 128 + SIGINT;
 
-/// Done when whoever waits for a session of `-f` has gone before it began.
+/// Waits until the process that started `-f` has gone before its session began.
 async fn wait_until_left(launcher: &mut Option<Launcher>) {
     match launcher {
         Some(launcher) => launcher.wait_until_left().await,
@@ -827,7 +826,7 @@ fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {
     out.write_all(data).and_then(|()| out.flush()).context(WRITING)
 }
 
-/// Becomes the system's ssh, with the same arguments.
+/// Executes the system's ssh with these arguments.
 fn system_ssh(arguments: &[OsString]) -> ExitCode {
     let Some(program) = system_ssh_program() else {
         eprintln!(
@@ -843,11 +842,11 @@ fn system_ssh(arguments: &[OsString]) -> ExitCode {
     ExitCode::from(OWN_ERROR)
 }
 
-/// Set for the ssh that is run in the place of `trunkline ssh`.
+/// Set for an ssh that runs in place of `trunkline ssh`.
 const AS_SSH: &str = "TRUNKLINE_AS_SSH";
 
 fn system_ssh_program() -> Option<PathBuf> {
-    // The ssh that was run, here or to read the configuration, has run us: a script of that name, which would do so again.
+    // That ssh, run here or to read the configuration, has run us. It is a script of that name, and would do so again.
     let is_behind_script = [AS_SSH, RESOLVING]
         .map(std::env::var_os)
         .iter()
@@ -865,7 +864,7 @@ fn is_script(program: &Path) -> bool {
     read.is_ok() && start == *b"#!"
 }
 
-/// The first ssh in PATH, of those that suit, that is not this program under another name.
+/// Returns the first suitable ssh in PATH that is not this program under another name.
 fn find_ssh(suits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let ourselves = std::env::current_exe()
         .ok()

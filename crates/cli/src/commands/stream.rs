@@ -1,4 +1,4 @@
-//! `trunkline stream`: what commands on many hosts print, into FIFOs, sockets and files, for as long as they run.
+//! `trunkline stream`: writes the output of commands on many hosts to FIFOs, sockets and files while they run.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -50,17 +50,18 @@ pub struct Args {
     /// With --fleet: leave when the stream is handed over. `trunkline fleet attach STREAM --to TARGET` follows it.
     #[arg(help_heading = "Running", long, requires = "fleet")]
     pub detach: bool,
-    /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
-    /// With --fleet also nats:SUBJECT, a subject of JetStream.
+    /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's
+    /// name. With --fleet also nats:SUBJECT, a subject of JetStream.
     ///
-    /// Missing FIFOs and files are created with mode 0600. On a Unix socket trunkline listens, and serves one reader at a
-    /// time. This option may also come at the very end, after the command.
+    /// Missing FIFOs and files are created with mode 0600. On a Unix socket trunkline listens, and serves one reader at
+    /// a time. This option may also come at the very end, after the command.
     #[arg(help_heading = "Output", long, value_name = "TARGET")]
     to: Option<To>,
     /// When a command is started again.
     #[arg(help_heading = "Running", long, value_enum, default_value_t = Restart::Lost)]
     pub restart: Restart,
-    /// How long to wait before the first new attempt. Each further one waits twice as long, less a random part of up to half.
+    /// How long to wait before the first new attempt. Each further one waits twice as long, less a random part of up to
+    /// half.
     #[arg(help_heading = "Running", long, value_name = "TIME", default_value = "1", value_parser = duration::parse)]
     pub retry_min: Duration,
     /// The longest wait between attempts.
@@ -80,7 +81,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The line of `--mark-gaps`.
+/// The default line of `--mark-gaps`.
 const MARK: &str = "trunkline: {host}: {time}: output may be missing here: {reason}";
 
 /// When a command is started again. Trunkline never does so unasked; this command is the asking.
@@ -94,12 +95,12 @@ pub enum Restart {
     Never,
 }
 
-/// A target for every host.
+/// A target for the output of every host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum To {
     /// Standard output.
     Stdout,
-    /// A FIFO, a socket or a file, whose path may have `{host}` in it.
+    /// A FIFO, a socket or a file. Its path may contain `{host}`.
     Template(String),
     /// A subject of JetStream.
     Subject(String),
@@ -121,10 +122,10 @@ impl FromStr for To {
 }
 
 impl To {
-    /// Refuses a target that so many hosts would share.
+    /// Refuses a target that this many hosts would share.
     ///
     /// # Errors
-    /// They would.
+    /// Several hosts would share the target.
     pub fn can_take(&self, hosts: usize) -> anyhow::Result<()> {
         if let Self::Template(template) = self
             && hosts > 1
@@ -135,7 +136,7 @@ impl To {
         Ok(())
     }
 
-    /// The host's own; `None` for standard output. A name with a slash in it stays one part of the path.
+    /// Returns the host's own target; `None` for standard output. Slashes in the host's name are replaced.
     fn of_host(&self, name: &str, world: &World) -> Option<Target> {
         let Self::Template(template) = self else {
             return None;
@@ -146,17 +147,17 @@ impl To {
 }
 
 impl Args {
-    /// Takes where the output goes, which may also stand at the end of the command.
+    /// Takes the target, which may also be at the end of the command.
     pub fn take_target(&mut self) -> Option<To> {
         self.to.take().or_else(|| split_target(&mut self.command))
     }
 
-    /// Returns whether there are options for ssh.
+    /// Returns true if there are options for ssh.
     pub fn has_ssh_options(&self) -> bool {
         !self.ssh.to_args().is_empty()
     }
 
-    /// Refuses pauses that contradict each other.
+    /// Checks the pauses' limits.
     ///
     /// # Errors
     /// The shortest is longer than the longest.
@@ -168,10 +169,10 @@ impl Args {
         Ok(())
     }
 
-    /// The hosts and the command, for another program that runs it.
+    /// Returns the hosts and the command, for another program that runs it.
     ///
     /// # Errors
-    /// A host cannot be reached by what its inventory says.
+    /// The inventory gives no way to reach a host.
     pub async fn work(&self, world: &World, backend: &Backend) -> anyhow::Result<(Vec<Host>, Vec<u8>)> {
         let (hosts, skipped) = self.hosts(world, backend).await?;
         if let Some(host) = skipped.first() {
@@ -184,7 +185,7 @@ impl Args {
         self.command.join(" ".as_ref()).into_encoded_bytes()
     }
 
-    /// All hosts that were named, and those among them that cannot be reached by what their inventory says.
+    /// Returns all named hosts, and those of the inventory that cannot be reached.
     async fn hosts(&self, world: &World, backend: &Backend) -> anyhow::Result<(Vec<Host>, Vec<Skipped>)> {
         let selection = self
             .many
@@ -252,8 +253,8 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         };
         follower.follow()
     });
-    // Whoever asks for an end gets it at once: what stays are files, and what readers have. The commands are told by the
-    // daemon that nobody listens any more.
+    // An interrupt ends everything at once: files keep what was written, and the daemon notices that the commands'
+    // output is no longer read.
     let mut interrupts = Interrupts::watch()?;
     let ended = match interrupts.or(futures_util::future::join_all(followed)).await {
         Ok(ended) => ended,
@@ -267,10 +268,10 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How much is shown, and how.
+/// The display's settings.
 #[derive(Debug)]
 struct View {
-    /// Lines on standard output have their host's name in front.
+    /// Lines on standard output begin with the host's name.
     prefixed: bool,
     colours: Colours,
     error_colours: Colours,
@@ -281,33 +282,33 @@ struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event<'a> {
-    /// The command runs.
+    /// The command has started.
     Begun {
-        /// After a gap of so many seconds.
+        /// The gap in the output, in seconds.
         gap: Option<f64>,
     },
-    /// It runs no longer, or was not reached.
+    /// The connection was lost or could not be made.
     Lost {
         /// The reason.
         reason: &'a str,
-        /// There is another attempt in so many seconds.
+        /// The seconds until the next attempt.
         retry: f64,
     },
-    /// It has ended.
+    /// The command has ended.
     Ended {
-        /// With this status.
+        /// Its exit status.
         status: Option<u32>,
-        /// By this signal.
+        /// The signal that ended it.
         signal: Option<&'a str>,
     },
-    /// There is no other attempt.
+    /// There will be no other attempt.
     Failed {
         /// The reason.
         reason: &'a str,
     },
-    /// Something that the host says.
+    /// A message from the host.
     Notice {
-        /// Its words.
+        /// The message's text.
         text: &'a str,
     },
 }
@@ -333,7 +334,7 @@ impl View {
         }
     }
 
-    /// Tells of an event. What cannot be told does not stop a stream.
+    /// Reports an event. Failure to print it does not stop the stream.
     fn tell(&self, host: &str, event: Event<'_>) {
         let mut out = std::io::stderr().lock();
         if self.json {
@@ -369,7 +370,7 @@ impl View {
         let _ = writeln!(out, "trunkline: {host}: {text}");
     }
 
-    /// Shows output of a host on one of our own streams.
+    /// Shows a host's output on one of our own streams.
     fn show(&self, stream: Stream, prefixer: &mut LinePrefixer, data: &[u8]) -> std::io::Result<()> {
         let mut lines = Vec::new();
         if self.prefixed || stream == Stream::Stderr {
@@ -392,7 +393,7 @@ fn write_out(stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Writes last lines without their ends, of standard output and of standard error.
+/// Writes incomplete last lines of standard output and standard error.
 fn finish([out, err]: [LinePrefixer; 2]) -> std::io::Result<()> {
     for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
         let mut lines = Vec::new();
@@ -402,17 +403,17 @@ fn finish([out, err]: [LinePrefixer; 2]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The output and the events of hosts whose commands another program runs. Hosts are numbered from 0, in their order.
+/// The output and events of hosts whose commands another program runs. Hosts are numbered from 0, in order.
 #[derive(Debug)]
 pub struct Display<'a> {
     view: View,
     hosts: &'a [String],
-    /// Of standard output and of standard error, for each host.
+    /// For each host, standard output and standard error.
     lines: Vec<[LinePrefixer; 2]>,
 }
 
 impl<'a> Display<'a> {
-    /// For hosts of these names.
+    /// Returns the display for hosts of these names.
     pub fn new(args: &Args, hosts: &'a [String]) -> Self {
         let view = View::new(args, hosts.len());
         let names = Names::default();
@@ -429,7 +430,7 @@ impl<'a> Display<'a> {
         }
     }
 
-    /// Shows what a host's command has printed.
+    /// Shows a host's output.
     ///
     /// # Errors
     /// It cannot be written.
@@ -444,14 +445,14 @@ impl<'a> Display<'a> {
         self.view.show(stream, prefixer, data)
     }
 
-    /// Tells of an event.
+    /// Reports an event.
     pub fn tell(&self, host: usize, event: Event<'_>) {
         if let Some(host) = self.hosts.get(host) {
             self.view.tell(host, event);
         }
     }
 
-    /// Writes last lines without their ends.
+    /// Writes incomplete last lines.
     ///
     /// # Errors
     /// They cannot be written.
@@ -460,31 +461,31 @@ impl<'a> Display<'a> {
     }
 }
 
-/// How one attempt ended.
+/// The end of one attempt.
 enum Attempt {
     Exited(Exit),
-    /// For a reason that may pass.
+    /// For a temporary reason.
     Lost(String),
-    /// For one that will not.
+    /// For a permanent reason.
     Failed(String),
 }
 
-/// Keeps one host's stream going.
+/// Keeps one host's stream running.
 struct Follower<'a> {
     args: &'a Args,
     to: &'a To,
     backend: &'a Backend,
     world: &'a World,
     view: &'a View,
-    /// In the list of hosts.
+    /// The host's index in the list.
     place: usize,
     host: Host,
-    /// Whether the command has begun on any host.
+    /// Set once the command has begun on any host.
     any_begun: &'a Cell<bool>,
 }
 
 impl Follower<'_> {
-    /// Returns whether it ended well.
+    /// Follows the stream to its end. Returns true if it ended well.
     async fn follow(self) -> bool {
         let outcome = self.try_follow().await;
         if let Err(error) = &outcome {
@@ -505,9 +506,9 @@ impl Follower<'_> {
         };
         let backoff = Backoff::new(self.args.retry_min, self.args.retry_max);
         let mut failures = 0;
-        // Somebody may sit in front of the first attempt, and nobody does so for weeks.
+        // A user may be there to answer at the first attempt. A stream may run for weeks.
         let mut answers = true;
-        // When the stream broke off.
+        // The time at which the stream broke off.
         let mut broken: Option<Instant> = None;
         loop {
             let mut begun = None;
@@ -516,7 +517,7 @@ impl Follower<'_> {
                 .await?;
             if let Some(begun) = begun {
                 broken = None;
-                // One that has run for longer than it would now have to wait begins from the start.
+                // An attempt that ran for longer than the next pause resets the backoff.
                 if begun.elapsed() > backoff.pause_after(u32::saturating_add(failures, 1)) {
                     failures = 0;
                 }
@@ -542,7 +543,7 @@ impl Follower<'_> {
                 return end.ok_or_else(|| anyhow::anyhow!(reason));
             }
             failures = u32::saturating_add(failures, 1);
-            // Hosts that were lost together do not come back together.
+            // Random, so that hosts that were lost together do not reconnect together.
             let wait = backoff
                 .pause_after(failures)
                 .mul_f64(1.0 - rand::random::<f64>() / 2.0);
@@ -557,7 +558,7 @@ impl Follower<'_> {
             let waited = tokio::time::Instant::now() + wait;
             if broken.is_none() {
                 broken = Some(Instant::now());
-                // One mark for each gap, where it begins: when it ends nobody knows before it has.
+                // One mark for each gap, at its start, since the end is not known before.
                 if let (Some(mark), true) = (self.mark(&reason), begun.is_some()) {
                     match &sink {
                         Some(sink) => drop(sink.output()?.write_all(vec![mark]).await?),
@@ -569,7 +570,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Shows something of the stream's own among the output.
+    /// Shows text of our own among the output.
     fn show(&self, text: &[u8]) -> anyhow::Result<()> {
         let names = Names::default();
         let colours = self.view.colours;
@@ -577,7 +578,7 @@ impl Follower<'_> {
         Ok(self.view.show(Stream::Stdout, &mut out, text)?)
     }
 
-    /// The line that marks a gap, on a line of its own even where the output broke off within one.
+    /// Returns the line that marks a gap. It starts with a newline in case the output broke off within a line.
     fn mark(&self, reason: &str) -> Option<Bytes> {
         let template = self.args.mark_gaps.as_ref()?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -588,7 +589,7 @@ impl Follower<'_> {
         Some(format!("\n{line}\n").into())
     }
 
-    /// Runs the command once. `begun` is set when it has begun.
+    /// Runs the command once. Sets `begun` when the command starts.
     async fn attempt(
         &self,
         sink: Option<&Sink>,
@@ -636,7 +637,7 @@ impl Follower<'_> {
                 Ok(Reply::Notice(text)) => self.view.tell(name, Event::Notice { text: &text }),
                 Ok(Reply::Exit(exit)) => break Attempt::Exited(exit),
                 Ok(Reply::Failed(failure)) => {
-                    // A full disk stops the writing of what came: the command is not begun again for that.
+                    // A full disk stops the output; the command is not restarted for that.
                     let is_unwritten = failure.kind == failure::ErrorKind::Local
                         && failure.execution != Execution::DidNotStart;
                     let is_end = is_unwritten && !matches!(self.args.restart, Restart::Always);
@@ -645,7 +646,7 @@ impl Follower<'_> {
                         false => Attempt::Failed(Refused(failure).to_string()),
                     };
                 }
-                // The daemon runs it, where nobody is to be asked.
+                // Without a user to ask, the daemon runs the system's ssh itself.
                 Ok(Reply::UseSystemSsh { .. }) if asks => {
                     drop(_quiet);
                     return Box::pin(self.attempt(sink, broken, begun, answers)).await;

@@ -1,4 +1,4 @@
-//! `trunkline tune`: what moves data fastest on the path to a host.
+//! `trunkline tune`: measures which settings move data fastest on the path to a host.
 
 mod chart;
 mod page;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     local: bool,
 }
 
-/// The measurements of a host, and the use of their figures.
+/// The limits of a host's measurements, and the output.
 #[derive(Debug, clap::Args)]
 struct Plan {
     /// Measure more sizes, depths and numbers of sessions, each three times; up to 4 minutes and 64 GiB.
@@ -107,7 +107,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 }
             }
         };
-        // Two measurements at once would measure each other.
+        // One host at a time, so that measurements do not disturb each other.
         let code = hosts.each(backend, 1, tune).await?;
         Ok(interrupted
             .get()
@@ -115,7 +115,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How long each algorithm is measured at each size.
+/// The time for which each algorithm is measured at each size.
 const EACH: Duration = Duration::from_millis(50);
 
 fn measure_machine(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
@@ -162,14 +162,14 @@ fn print_local(
     Ok(())
 }
 
-/// Its outcome.
+/// The outcome of a measurement.
 enum Measured {
     All(Box<Report>),
-    /// This signal ended it, and the user was told.
+    /// Ended by this signal; the user was told.
     Interrupted(i32),
 }
 
-/// Has a private daemon measure, so that nothing of it meets what others do over the daemon's connections.
+/// Measures in a private daemon, so that other users of the shared daemon's connections do not disturb it.
 async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) -> anyhow::Result<Measured> {
     let mut options = TuneOptions::new(plan.full);
     options.time = plan.time.unwrap_or(options.time);
@@ -228,7 +228,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
 }
 
 impl Plan {
-    /// The figures as they are printed. `name`: that of one of several hosts.
+    /// Returns the printed figures. `name` is set if there are several hosts.
     fn render(&self, report: &Report, name: Option<&str>) -> anyhow::Result<String> {
         if let Some(file) = &self.report {
             std::fs::write(file, page::page(report)?)
@@ -263,7 +263,7 @@ fn show(bar: &ProgressBar, step: Step) {
     bar.set_message(step.what);
 }
 
-/// Hands the choice to whoever copies: the daemon that runs, else the memory that the next one reads.
+/// Stores the choice for copies, in the running daemon or in the memory that the next one reads.
 async fn remember(host: HostRequest, backend: &Backend, choice: Option<Choice>) -> anyhow::Result<()> {
     let mut client = match backend.find(Running::Here).await? {
         Some(client) => client,
@@ -281,7 +281,7 @@ fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(Some(1), live::target()).with_style(style)
 }
 
-/// The row of a table for the setting that `cp` goes by.
+/// Marks the row of a table with the setting that `cp` uses.
 const CHOSEN: &str = "<- cp";
 
 fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> anyhow::Result<()> {
@@ -375,7 +375,7 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
     Ok(())
 }
 
-/// An algorithm's name as far as it fits into a row of 80 columns: OpenSSH's own are known without its domain.
+/// Returns an algorithm's name without OpenSSH's domain, to fit into 80 columns.
 fn short(algorithm: &str) -> &str {
     algorithm.strip_suffix("@openssh.com").unwrap_or(algorithm)
 }
@@ -384,7 +384,7 @@ fn mark(is_chosen: bool) -> String {
     if is_chosen { CHOSEN.into() } else { String::new() }
 }
 
-/// Which rows `cp` goes by.
+/// Finds the rows that `cp` uses.
 struct Marks<'a>(&'a Choice);
 
 impl Marks<'_> {
@@ -396,14 +396,14 @@ impl Marks<'_> {
         self.0.request_size == Some(row.size)
     }
 
-    /// Down and up.
+    /// Returns whether the row is used for downloads, and for uploads.
     fn streams(&self, row: &StreamsRow) -> [bool; 2] {
         [self.0.streams_down, self.0.streams_up].map(|chosen| chosen == Some(row.streams))
     }
 }
 
-/// A second since 1970, as a date and the time of day. By Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms":
-/// years begin in March, so that the day that may be missing is the last.
+/// Formats seconds since 1970 as date and time. By Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms":
+/// years begin in March, so that the leap day is the last one.
 fn utc(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -417,7 +417,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
 }
 
-/// Options as they are typed.
+/// Formats options as they are typed.
 fn shown_options(options: &[String]) -> String {
     if options.is_empty() {
         return "as it is".into();
@@ -429,7 +429,7 @@ fn shown_options(options: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// A table of numbers, but for the first column.
+/// Returns a table whose columns are numbers except for the first.
 fn table<const N: usize>(header: [&str; N]) -> Grid {
     Grid::new(header).numbers(1..N)
 }
@@ -438,7 +438,7 @@ fn both(rates: Rates) -> [String; 2] {
     [rate(rates.down), rate(rates.up)]
 }
 
-/// `512.3 MB/s`: decimal, as links are sold.
+/// Formats a rate, for example `512.3 MB/s`, in decimal units as links are sold.
 fn rate(bytes_per_second: Option<f64>) -> String {
     match bytes_per_second {
         None => "-".into(),

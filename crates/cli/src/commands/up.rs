@@ -1,8 +1,9 @@
-//! `trunkline up`: what the stanza of `trunkline setup ssh` has every ssh run before it decides on a ControlPath.
+//! `trunkline up`, which every ssh runs before it decides on a ControlPath, through the lines that `trunkline setup
+//! ssh` adds.
 //!
-//! ssh gives no arguments (docs/adr/0008-up-stanza.md says why): what it was asked for is read from its own command line.
-//! Success means that ssh may use the mux socket. Anything else, and anything slow, means that ssh goes its own way, as
-//! if trunkline were not there.
+//! ssh passes no arguments (docs/adr/0008-up-stanza.md says why), so ssh's own command line is read. Success means that
+//! ssh may use the mux socket. On failure, or after the time limit, ssh connects by itself as if trunkline were not
+//! there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
@@ -21,12 +22,12 @@ use crate::hints::Refused;
 use crate::questions::Conversation;
 use crate::ssh_args::SshArgs;
 
-/// After so long ssh has waited long enough, whatever the daemon is doing. The rest of 200 ms is for the start of
-/// processes: the shell's and ours. `TRUNKLINE_UP_LIMIT` sets another limit, in milliseconds.
+/// The time after which ssh has waited long enough. The rest of 200 ms is for starting the shell and this process.
+/// `TRUNKLINE_UP_LIMIT` sets another limit, in milliseconds.
 const LIMIT: Duration = Duration::from_millis(180);
 
 pub(crate) fn main(backend: &Backend) -> ExitCode {
-    // The configuration is being read for the engine, which wants to know where the mux socket would be.
+    // The engine is reading the configuration to find the mux socket's path.
     if std::env::var_os(RESOLVING).is_some() {
         return ExitCode::SUCCESS;
     }
@@ -41,7 +42,7 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let strict = !caller.has_our_master() && caller.must_share(backend);
-    // One that would otherwise be refused waits, however long the daemon takes.
+    // An ssh that would be refused otherwise waits as long as the daemon takes.
     if !strict {
         limit_the_time(loud);
     }
@@ -56,7 +57,7 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
     }
 }
 
-/// Returns whether anybody wants to know why: the user of `ssh -v`, or of `TRUNKLINE_LOG`.
+/// Returns true if the user wants to know the reason: with `ssh -v`, or `TRUNKLINE_LOG`.
 fn logs(verbosity: u8) -> bool {
     verbosity > 0 || std::env::var_os("TRUNKLINE_LOG").is_some()
 }
@@ -68,14 +69,15 @@ fn decline(loud: bool, why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Has ssh give up instead of connecting by itself: it does so when what it asks is ended by a signal.
+/// Makes ssh give up instead of connecting by itself, which it does if its Match exec dies of a signal.
 fn refuse(why: &str) -> ExitCode {
     eprintln!("trunkline: {}", not_shared(why));
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     ExitCode::FAILURE
 }
 
-/// Ends the process in time, in whatever it is stuck. By an exit status: ssh gives up when what it asks is ended by a signal.
+/// Ends the process in time, even if it is blocked. Uses an exit status, since ssh gives up if its Match exec dies of a
+/// signal.
 fn limit_the_time(loud: bool) {
     let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
     let limit = set
@@ -92,13 +94,13 @@ fn listen(caller: &Caller, backend: &Backend, strict: bool) -> anyhow::Result<()
     let destination = caller.args.destination.to_string_lossy();
     let mut host = host_request(&destination, caller.args.config_args.clone())?;
     if let Some(program) = &caller.program {
-        // Another ssh than the first on PATH may read the configuration differently.
+        // An ssh other than the first on PATH may read the configuration differently.
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
     let reply = runtime()?.block_on(async {
         let mut client = backend.connect(Daemon::Shared).await?;
         if !strict {
-            // What asks is run by ssh as well, and then asks for that.
+            // A program that wants to ask is killed here. ssh runs it itself, and it asks then.
             client = client.lending(Lending::Refused);
         }
         let listen = Request::MuxListen {
@@ -107,7 +109,7 @@ fn listen(caller: &Caller, backend: &Backend, strict: bool) -> anyhow::Result<()
             client: caller.process,
         };
         client.send(&listen).await?;
-        // It asks only where ssh must not connect by itself.
+        // It asks only if ssh must not connect by itself.
         let mut daemon = Conversation::new(client, backend.questions());
         loop {
             match daemon.next().await? {
@@ -123,21 +125,21 @@ fn listen(caller: &Caller, backend: &Backend, strict: bool) -> anyhow::Result<()
     }
 }
 
-/// The ssh that asks.
+/// The ssh that runs this.
 struct Caller {
     args: SshArgs,
-    /// Its file, where it was started by its path.
+    /// Its path, if it was started by one.
     program: Option<OsString>,
     process: Option<u32>,
 }
 
-/// The needs of a command line of ssh.
+/// The needs of ssh's command line.
 enum Wants {
-    /// A mux socket that listens.
+    /// A listening mux socket.
     Socket,
-    /// To know where the mux socket is, or would be.
+    /// The path of the mux socket, whether it exists or not.
     Path,
-    /// Nothing of ours, and why.
+    /// No socket of ours, for this reason.
     Nothing(&'static str),
 }
 
@@ -155,7 +157,7 @@ impl Caller {
     fn from_command_line(words: Vec<OsString>) -> Result<Self, &'static str> {
         let mut words = words.into_iter();
         let program = words.next().ok_or("the calling process has no command line")?;
-        // Libraries and other programs read ssh_config, too: their words are not ssh's.
+        // Libraries and other programs read ssh_config, too. Their arguments are not ssh's.
         if Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
             return Err(NOT_SSH);
         }
@@ -168,7 +170,7 @@ impl Caller {
         })
     }
 
-    /// Returns whether ssh is to give up rather than to connect by itself.
+    /// Returns true if ssh must give up rather than connect by itself.
     fn must_share(&self, backend: &Backend) -> bool {
         let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
         if must_share() {
@@ -177,11 +179,11 @@ impl Caller {
         if off || !backend::has_strict_hosts().unwrap_or(true) {
             return false;
         }
-        // The daemon knows which hosts; as long as it has not said so, it may be this one.
+        // The daemon knows the strict hosts. Until it answers, this may be one of them.
         backend.must_share(&self.args).unwrap_or(true)
     }
 
-    /// Returns whether it was handed over by trunkline, to use the master of the daemon's that it names.
+    /// Returns true if trunkline started this ssh to use one of the daemon's masters.
     fn has_our_master(&self) -> bool {
         let Ok(place) = place() else { return false };
         let mut lines = self
@@ -205,11 +207,11 @@ impl Caller {
         if self.args.control_path.is_some() {
             return Wants::Nothing("-S names its control socket");
         }
-        // `-O` speaks to a socket that is there, and says itself when there is none.
+        // `-O` talks to an existing socket, and reports itself if there is none.
         if self.args.print_config || self.args.mux_command.is_some() {
             return Wants::Path;
         }
-        // The ssh that asks does these for itself; `trunkline ssh` has one that is kept warm do them.
+        // The calling ssh does these itself; for `trunkline ssh`, an ssh that is kept warm does.
         if self.args.own_connection {
             return Wants::Nothing("it has options (-I, -K, -X, -Y or -w) for a connection of its own");
         }
@@ -220,10 +222,10 @@ impl Caller {
     }
 }
 
-/// The process that had us started, and its command line: our parent, or its parent where a shell did not replace itself.
+/// Returns the process that started us and its command line: our parent, or its parent if a shell did not exec.
 fn asking_process(parent: Pid) -> Result<(Pid, Vec<OsString>), &'static str> {
     let words = command_line(parent)?;
-    // `sh -c COMMAND`: ssh runs what a Match exec says through the user's shell.
+    // `sh -c COMMAND`: ssh runs a Match exec through the user's shell.
     let is_shell = words.len() == 3 && words[1] == "-c";
     if !is_shell {
         return Ok((parent, words));
@@ -259,14 +261,14 @@ fn words(bytes: &[u8]) -> Vec<OsString> {
 fn parent_of(process: Pid) -> Result<Pid, &'static str> {
     let stat =
         std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).map_err(|_| UNREADABLE)?;
-    // proc(5): PID (NAME) STATE PPID, where the name may hold anything.
+    // proc(5): PID (NAME) STATE PPID. The name may contain anything.
     let parent = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
     parent.and_then(Pid::from_raw).ok_or(UNREADABLE)
 }
 
-/// Other systems have no file to read it from, so that stock ssh is on its own there.
+/// Other systems have no file to read it from, so stock ssh connects by itself there.
 #[cfg(not(target_os = "linux"))]
 fn command_line(_: Pid) -> Result<Vec<OsString>, &'static str> {
     Err(UNREADABLE)

@@ -1,4 +1,4 @@
-//! `trunkline top` and `trunkline serve-ui`, which are `trunkline-watch`.
+//! `trunkline top` and `trunkline serve-ui`, which run `trunkline-watch`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::become_part;
 use crate::backend::Backend;
 use crate::duration;
 
-/// Between two updates. A terminal shows no more of them, and a page that is this old is not live.
+/// The limits of the interval between updates. A terminal cannot show more, and an older page is not live.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -38,12 +38,12 @@ pub struct ServeUiArgs {
     pub port: u16,
 }
 
-/// Becomes the program that shows the daemon in the terminal.
+/// Executes the program that shows the daemon in the terminal.
 pub(crate) fn top(args: &TopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     become_watch("top", args.interval, &[], backend)
 }
 
-/// Becomes the program that shows it on a page.
+/// Executes the program that shows the daemon on a web page.
 pub(crate) fn serve_ui(args: &ServeUiArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let port = args.port.to_string();
     become_watch("serve-ui", args.interval, &["--port", &port], backend)

@@ -1,8 +1,9 @@
-//! Messages that say the same of different hosts: all but names, addresses, ports, fingerprints and places in files.
+//! Comparison of messages about different hosts: equal except for names, addresses, ports, fingerprints and places in
+//! files.
 
 use std::net::IpAddr;
 
-/// Returns the common part of messages that say the same; `names` are those that the host of this one goes by.
+/// Returns the common part of equal messages; `names` are those of the message's host.
 pub(crate) fn key(message: &str, names: &[&str]) -> String {
     let mut is_port = false;
     let words = message.split(' ').map(|word| {
@@ -18,7 +19,7 @@ pub(crate) fn key(message: &str, names: &[&str]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Messages with the same [`key`] as one: `…` stands where they differ.
+/// Combines messages with the same [`key`], with `…` where they differ.
 pub(crate) fn fold<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     let mut messages = messages.into_iter();
     let mut words: Vec<String> = match messages.next() {
@@ -35,7 +36,7 @@ pub(crate) fn fold<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     words.join(" ")
 }
 
-/// Returns the common beginning of two words, up to the end of a name in a path or an address.
+/// Returns the common prefix of two words, up to the end of a name in a path or an address.
 fn shorten(one: &str, other: &str) -> String {
     let alike = one.char_indices().zip(other.chars());
     let alike = alike.take_while(|((_, one), other)| one == other);
@@ -46,7 +47,7 @@ fn shorten(one: &str, other: &str) -> String {
     format!("{}…", &one[..end.unwrap_or(0)])
 }
 
-/// A word without what stands around it in a sentence.
+/// Returns a word without the punctuation around it.
 fn core(word: &str) -> &str {
     let core = word.trim_matches(|c: char| "\"'`(),;:".contains(c));
     if core.is_empty() { word } else { core }
@@ -57,7 +58,7 @@ fn is_of_a_host(word: &str, names: &[&str]) -> bool {
     let names_it = names
         .iter()
         .any(|name| lower.contains(&name.to_ascii_lowercase()));
-    // `user@host`, `[address]:port`
+    // `user@host`, `[address]:port`.
     let bare = word.rsplit('@').next().unwrap_or(word);
     let bracketed = bare.strip_prefix('[').and_then(|bare| bare.split(']').next());
     let address = bracketed.unwrap_or_else(|| match bare.matches(':').count() {
@@ -65,7 +66,7 @@ fn is_of_a_host(word: &str, names: &[&str]) -> bool {
         _ => bare,
     });
     let is_address = address.parse::<IpAddr>().is_ok();
-    // What ssh_config makes of an alias.
+    // A domain name, as ssh_config may make of an alias.
     let is_domain = address.trim_matches('.').contains('.')
         && address
             .bytes()

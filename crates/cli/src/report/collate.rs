@@ -1,4 +1,4 @@
-//! `--collate`: hosts that answered the same, together, under their folded names.
+//! `--collate`: hosts with the same result, together under their folded names.
 
 use super::colours::Colours;
 use super::grid::wrap;
@@ -22,13 +22,13 @@ pub(crate) struct Group<'a> {
     pub(crate) stderr: &'a Output,
 }
 
-/// Groups results: the biggest group first, among equals the one whose first host comes first in the list.
+/// Groups results: the biggest group first, among equals the one whose first host is first in the list.
 ///
 /// # Errors
-/// Output that is on disk could not be read.
+/// Output on disk could not be read.
 pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    // Groups that look alike: what a server prints may be made to.
+    // Groups with the same digest, which a server may have forged.
     let mut places: HashMap<_, Vec<usize>> = HashMap::new();
     let mut results: Vec<&HostResult> = results.iter().collect();
     results.sort_by_key(|result| result.number);
@@ -71,9 +71,9 @@ pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
 }
 
 impl Group<'_> {
-    /// Writes a heading with the names and the outcome (left out where it is exit status 0), then the output;
-    /// lines of standard error are marked by `! `. The output's bytes pass unchanged, and it ends in a
-    /// newline in any case. `width` is the terminal's in columns, or `None` not to wrap what went wrong.
+    /// Writes a heading with the names and the outcome (omitted for exit status 0), then the output; lines of standard
+    /// error are marked by `! `. The output's bytes pass unchanged, with a newline added at the end if missing. `width`
+    /// is the terminal's in columns, or `None` not to wrap failures.
     ///
     /// # Errors
     /// Those of `out`.

@@ -1,20 +1,20 @@
-//! Colours, where they help: on a terminal, unless the user does not want them.
+//! Colours: on a terminal, unless the user does not want them.
 
 use anstyle::{AnsiColor, Style};
 use std::ffi::OsStr;
 use std::fmt::Display;
 
-/// Whether one output stream gets colours.
+/// The choice of colours for one output stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colours {
     On,
-    /// No: text only.
+    /// Text only.
     Off,
 }
 
 impl Colours {
-    /// Colours for a stream that is or is not a terminal. The values of `NO_COLOR` (any but the empty one
-    /// turns colours off, <https://no-color.org>) and `TERM` (`dumb` does too) are the caller's to read.
+    /// Chooses for a stream that is or is not a terminal. The caller passes the values of `NO_COLOR` (any but an empty
+    /// one turns colours off, <https://no-color.org>) and `TERM` (`dumb` does too).
     pub(crate) fn choose(is_terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> Self {
         let unwanted = no_color.is_some_and(|value| !value.is_empty());
         let unable = term.is_none_or(|term| term == "dumb");
@@ -25,14 +25,14 @@ impl Colours {
         }
     }
 
-    /// The name of a host.
+    /// Returns a host's name in colour.
     pub(crate) fn host(self, text: impl Display) -> String {
         self.paint(AnsiColor::Cyan.on_default(), text)
     }
 
-    /// The name of the `number`th of many hosts, by whose colour its lines are found among the others'.
+    /// Returns the name of the `number`th of many hosts, in a colour that tells its lines from others'.
     pub(crate) fn host_of_many(self, number: usize, text: impl Display) -> String {
-        // None is red, which is for errors, or hard to read on black or white.
+        // No red, which is for errors, and no colour that is hard to read on black or white.
         const COLOURS: [AnsiColor; 8] = [
             AnsiColor::Cyan,
             AnsiColor::Green,

@@ -8,19 +8,19 @@ use trunkline_text::{Printable, counted};
 
 use super::grid::{Grid, wrapped_list};
 
-/// A column: what it is called, how it is drawn, and what it says of a row.
+/// A column: its name, layout and value.
 struct Column {
     name: &'static str,
-    /// Whether it is aligned to the right.
+    /// Aligned to the right.
     number: bool,
-    /// It is not shown where every row says only this.
+    /// The column is hidden if all rows have one of these values.
     silent: &'static [&'static str],
-    /// Its turn to be dropped by a narrow terminal: the lowest first. `None`: never.
+    /// The order in which columns are dropped on a narrow terminal, lowest first; `None`: never.
     dropped: Option<u8>,
     value: fn(&Row<'_>) -> String,
 }
 
-/// A connection of a host, a master of ssh's own, or a host that has only sockets.
+/// A connection of a host, a master of ssh, or a host with only sockets.
 struct Row<'a> {
     host: &'a HostReport,
     master: Option<&'a MasterReport>,
@@ -122,7 +122,7 @@ const COLUMNS: [Column; 13] = [
         number: true,
         silent: &[""],
         dropped: Some(6),
-        // What a shell's keystrokes make is not traffic.
+        // A shell's keystrokes do not count as traffic.
         value: |row| {
             let rate = |connection: &ConnectionReport| format!("{}/s", bytes(connection.rate / 8));
             row.says(|connection| (connection.rate >= QUIET).then(|| rate(connection)))
@@ -151,13 +151,13 @@ const COLUMNS: [Column; 13] = [
 ];
 
 impl Row<'_> {
-    /// The facts about its connection, if it is one.
+    /// Returns a fact about the row's connection, if it has one.
     fn says(&self, of: impl FnOnce(&ConnectionReport) -> Option<String>) -> String {
         self.connection.and_then(of).unwrap_or_default()
     }
 }
 
-/// A table, of as many columns as `width` has room for. Ends in a newline.
+/// Returns a table of as many columns as fit into `width`, with a final newline.
 pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
     let rows: Vec<Row<'_>> = hosts.iter().flat_map(rows).collect();
     let mut shown: Vec<(&Column, Vec<String>)> = COLUMNS
@@ -181,7 +181,7 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
     text + &differences(hosts, width) + &resumptions(hosts)
 }
 
-/// Names the hosts whose running sessions have outlived their connection.
+/// Names the hosts whose running sessions were resumed on a new connection.
 fn resumptions(hosts: &[HostReport]) -> String {
     let hosts = hosts.iter().filter(|host| host.resumed > 0);
     let line = |host: &HostReport| {
@@ -192,7 +192,7 @@ fn resumptions(hosts: &[HostReport]) -> String {
     hosts.map(line).collect()
 }
 
-/// For each account with several rows, what keeps them apart.
+/// Explains for each account with several rows why they are separate.
 fn differences(hosts: &[HostReport], width: Option<u16>) -> String {
     let mut accounts: BTreeMap<&str, Vec<&HostReport>> = BTreeMap::new();
     for host in hosts.iter().filter(|host| !host.differs.is_empty()) {
@@ -262,7 +262,7 @@ fn state_of_master(master: &MasterReport, is_pinned: bool) -> &'static str {
     }
 }
 
-/// The work of a connection, in a word.
+/// Returns the state of a connection in a word.
 pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static str {
     match () {
         () if connection.handshake.is_none() => "connecting",
@@ -273,10 +273,10 @@ pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static 
     }
 }
 
-/// Bits a second that are not worth a column.
+/// Rates below this, in bits per second, are not shown.
 const QUIET: u64 = 8 * 1024;
 
-/// A round-trip time.
+/// Formats a round-trip time.
 pub(crate) fn milliseconds(time: Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     // On one machine it is some hundredths.
@@ -284,7 +284,7 @@ pub(crate) fn milliseconds(time: Duration) -> String {
     format!("{milliseconds:.digits$} ms")
 }
 
-/// How long ago a second since 1970 was.
+/// Formats the time since `since`, in seconds since 1970.
 pub(crate) fn age(since: u64) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -293,7 +293,7 @@ pub(crate) fn age(since: u64) -> String {
     span(now.saturating_sub(since))
 }
 
-/// A time in two units at most.
+/// Formats a time in at most two units.
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         seconds @ ..60 => format!("{seconds} s"),
@@ -314,7 +314,7 @@ pub(crate) mod tests {
     use super::super::forms::forms;
     use super::*;
 
-    /// A connection without sessions, whose age is 0 s whenever this is run.
+    /// Returns a connection without sessions, whose age is always 0 s.
     pub(crate) fn idle_connection() -> ConnectionReport {
         ConnectionReport {
             handshake: Some(Handshake {

@@ -12,10 +12,10 @@ pub(crate) fn write_header(out: &mut impl Write) -> io::Result<()> {
     out.write_all(b"host,kind,status,signal,error,execution,stdout,stderr,started,seconds,warm\n")
 }
 
-/// Writes one record: the fields of `--json`, the output byte for byte.
+/// Writes one record: the fields of `--json`, with the output byte for byte.
 ///
 /// # Errors
-/// Those of `out`, and output that is on disk and could not be read.
+/// Errors of `out`, and of reading output from disk.
 pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()> {
     let fields = Fields::from_result(result);
     let status = fields.status.map(|status| status.to_string()).unwrap_or_default();
@@ -52,7 +52,7 @@ fn write_output(out: &mut impl Write, output: &Output) -> io::Result<()> {
     out.write_all(b"\"")
 }
 
-/// A quotation mark inside is written twice.
+/// Writes text with each quotation mark doubled.
 fn write_doubled(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
     for part in text.split_inclusive(|&byte| byte == b'"') {
         out.write_all(part)?;

@@ -1,4 +1,4 @@
-//! `-O DIR`: the output of each host in files of its own, `DIR/HOST.stdout` and `DIR/HOST.stderr`.
+//! `-O DIR`: the output of each host in its own files, `DIR/HOST.stdout` and `DIR/HOST.stderr`.
 
 use super::HostResult;
 use super::lines::Stream;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The files that receive the output of hosts.
 #[derive(Debug)]
 pub(crate) struct OutputFiles {
-    /// Each host's, by its number, without what tells the streams apart.
+    /// The paths of each host, by its number, without extension.
     stems: Vec<PathBuf>,
 }
 
@@ -27,11 +27,11 @@ pub(crate) struct OutputError {
 }
 
 impl OutputFiles {
-    /// Files in the directory `path`, which is created with its parents as needed. Where `path` has `{host}` or `{n}` in it,
-    /// it is what all names of files begin with. `hosts` are numbered from 1, in order.
+    /// Returns files in the directory `path`, which is created with its parents as needed. If `path` contains `{host}`
+    /// or `{n}`, all file names begin with it instead. `hosts` are numbered from 1, in order.
     ///
     /// # Errors
-    /// When a directory cannot be created, or two hosts would share files.
+    /// A directory cannot be created, or two hosts would share files.
     pub(crate) fn plan<'a>(
         path: &Path,
         hosts: impl IntoIterator<Item = (&'a str, usize)>,
@@ -63,7 +63,7 @@ impl OutputFiles {
         Ok(Self { stems })
     }
 
-    /// The file for one stream of the `number`th host. It lies where the template says, whatever the host's name says.
+    /// Returns the file for one stream of the `number`th host. A host's name cannot change the directory.
     fn path(&self, number: usize, stream: Stream) -> Option<PathBuf> {
         let extension = match stream {
             Stream::Stdout => ".stdout",
@@ -74,11 +74,11 @@ impl OutputFiles {
         Some(path.into())
     }
 
-    /// Writes both files of a host that is done. Earlier ones of the same names are replaced; an empty stream
-    /// leaves an empty file, which says that the host was reached for.
+    /// Writes both files of a host that has ended, replacing earlier ones. An empty stream leaves an empty file, which
+    /// shows that the host was tried.
     ///
     /// # Errors
-    /// When one cannot be written.
+    /// A file cannot be written.
     pub(crate) fn write(&self, result: &HostResult) -> Result<(), OutputError> {
         for (stream, output) in [(Stream::Stdout, &result.stdout), (Stream::Stderr, &result.stderr)] {
             let Some(path) = self.path(result.number, stream) else {
@@ -115,11 +115,11 @@ fn replace(text: &[u8], word: &[u8], with: &[u8]) -> Vec<u8> {
     replaced
 }
 
-/// The longest stem, in bytes: with an extension it stays under the 255 that Linux file systems take.
+/// The longest stem in bytes. With an extension it stays under the 255 that Linux file systems allow.
 const MAX_STEM: usize = 220;
 
-/// A host's name as the stem of a file name. What could be a path, hidden, or special to a shell is written
-/// `%XX`, as in a URI; a name that gets too long keeps its beginning and gets a hash.
+/// Returns a host's name as the stem of a file name. Characters of paths, hidden files or a shell's syntax are written
+/// `%XX`, as in a URI. Longer names are truncated and get a hash.
 pub(crate) fn file_name(host: &str) -> String {
     let mut stem = String::with_capacity(host.len());
     for (index, byte) in host.bytes().enumerate() {
@@ -134,14 +134,14 @@ pub(crate) fn file_name(host: &str) -> String {
         stem.push('%');
     }
     if stem.len() > MAX_STEM {
-        // Cannot collide with a short name: those have '%' before two hex digits only.
+        // Cannot collide with a short name, in which '%' precedes two hex digits.
         stem.truncate(MAX_STEM - 18);
         _ = write!(stem, "%~{:016x}", fnv1a(host.as_bytes()));
     }
     stem
 }
 
-/// FNV-1a with 64 bits: the same in every run and version, which std's hasher does not promise.
+/// FNV-1a with 64 bits: equal in every run and version, unlike std's hasher.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,13 +1,13 @@
-//! Many names of hosts in few words: `web[01-05,07],db1`.
+//! Folds many names of hosts: `web[01-05,07],db1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Folds names that differ in numbers into ranges, as `nodeset -f` does. The result expands to exactly the
-/// names given, each once; groups are in natural order.
+/// Folds names that differ in numbers into ranges, as `nodeset -f` does. The result expands to exactly these names,
+/// each once; groups are in natural order.
 ///
-/// Zero padding is kept: `01` and `10` fold to `[01,10]`, `1` and `10` to `[1,10]`. A name that holds a
-/// bracket, a comma or a space would not survive in an expression and stands by itself.
+/// Zero padding is kept: `01` and `10` fold to `[01,10]`, `1` and `10` to `[1,10]`. A name with a bracket, a comma or a
+/// space cannot be part of an expression and stays separate.
 pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: BTreeSet<Pattern> = names
         .into_iter()
@@ -19,7 +19,7 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
         .map(|pattern| pattern.numbers.len())
         .max()
         .unwrap_or(0);
-    // The last number varies fastest in names that people choose: rack1n01, rack1n02, … rack2n01.
+    // The last number usually varies fastest: rack1n01, rack1n02, … rack2n01.
     for place in (0..most_numbers).rev() {
         patterns = merge(patterns, place);
     }
@@ -27,28 +27,28 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
     folded.join(",")
 }
 
-/// Returns the key that sorts names as people count: web2 before web10.
+/// Returns the key for natural order: web2 before web10.
 pub(crate) fn natural(name: &str) -> impl Ord + use<> {
     Pattern::from_name(name)
 }
 
-/// A name, or several that differ in nothing but numbers: the product of its number sets.
+/// A name, or several that differ only in numbers: the product of its number sets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Pattern {
-    /// The text before each number, and after the last: one more than there are numbers.
+    /// The text before each number, and after the last one.
     texts: Vec<String>,
     numbers: Vec<Numbers>,
 }
 
-/// Numbers that stand in the same place and are written with the same padding.
+/// The numbers at one position, with the same padding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbers {
     values: BTreeSet<u64>,
-    /// The digits that numbers are filled up to with zeros; 0 for none.
+    /// The number of digits after zero padding; 0 for none.
     width: usize,
 }
 
-/// More digits than fit a u64 are text.
+/// Longer digits, which do not fit into a u64, are text.
 const MAX_DIGITS: usize = 18;
 
 impl Pattern {
@@ -128,7 +128,7 @@ impl Numbers {
     }
 }
 
-/// Unites the patterns that differ only in the number at `place`.
+/// Merges the patterns that differ only in the number at `place`.
 fn merge(patterns: Vec<Pattern>, place: usize) -> Vec<Pattern> {
     let mut united = BTreeMap::<(Vec<String>, Vec<Numbers>), BTreeMap<usize, BTreeSet<u64>>>::new();
     let mut others = Vec::new();
@@ -156,7 +156,7 @@ fn merge(patterns: Vec<Pattern>, place: usize) -> Vec<Pattern> {
     others
 }
 
-/// `10` fills two digits by itself: beside `01` it belongs to `[01-10]`.
+/// Joins unpadded numbers of full width: `10` beside `01` belongs to `[01-10]`.
 fn join_padded(by_width: &mut BTreeMap<usize, BTreeSet<u64>>) {
     let Some(mut unpadded) = by_width.remove(&0) else {
         return;
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The names an expression stands for, in the plainest way.
+    /// Returns the names of an expression, by a simple method.
     fn expand(expression: &str) -> Vec<String> {
         let mut depth = 0;
         let parts = expression.split(|c| {

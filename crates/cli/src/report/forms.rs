@@ -1,12 +1,11 @@
-//! The forms in which people see an output: on a narrow terminal and on a wide one, with colours and without, and through a
-//! pipe. For snapshots.
+//! The forms of an output for snapshots: on a narrow and a wide terminal, with and without colours, and through a pipe.
 
 use console::{measure_text_width, strip_ansi_codes};
 
 use super::colours::Colours;
 
-/// An output in all its forms, each below a line that names it. What is printed is held to what holds for every output:
-/// colours change nothing but colours, a pipe gets none, and no line is wider than the terminal, unless it is a single word.
+/// Returns an output in all its forms, each below its name. Checks that colours change nothing else, a pipe gets none,
+/// and no line is wider than the terminal unless it is a single word.
 #[track_caller]
 pub(crate) fn forms(print: impl Fn(Option<u16>, Colours) -> String) -> String {
     let mut text = String::new();

@@ -1,12 +1,12 @@
-//! Tables and paragraphs as every command prints them, made to fit the terminal.
+//! Tables and paragraphs of all commands, fitted to the terminal.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// A table without rules. Its columns are two spaces apart, and their cells wrap where the terminal is too narrow.
+/// A table without rules. Columns are two spaces apart, and cells wrap if the terminal is too narrow.
 pub(crate) struct Grid(Table);
 
 impl Grid {
-    /// A table with these titles and no rows.
+    /// Returns a table with these titles and no rows.
     pub(crate) fn new<T: Into<Cell>>(header: impl IntoIterator<Item = T>) -> Self {
         let mut table = Table::new();
         table
@@ -18,7 +18,7 @@ impl Grid {
         Self(table)
     }
 
-    /// Aligns some columns to the right, as numbers are.
+    /// Aligns some columns to the right, as for numbers.
     pub(crate) fn numbers(mut self, columns: impl IntoIterator<Item = usize>) -> Self {
         for column in columns {
             if let Some(column) = self.0.column_mut(column) {
@@ -33,10 +33,10 @@ impl Grid {
             .add_row(cells.into_iter().map(Into::into).collect::<Vec<Cell>>());
     }
 
-    /// The table, not wider than `width`, which is the terminal's in columns; `None` not to wrap. Ends in a newline.
+    /// Returns the table, at most `width` columns wide; `None` not to wrap. Ends in a newline.
     pub(crate) fn draw(mut self, width: Option<u16>) -> String {
         if let Some(width) = width {
-            // The space behind the last column is not printed.
+            // The padding of the last column is not printed.
             self.0
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_width(width.saturating_add(2));
@@ -46,18 +46,18 @@ impl Grid {
     }
 }
 
-/// A line of prose or of a list, broken between words where the terminal is too narrow. What follows is indented by `hang`
-/// columns more than the line. A word that does not fit stays whole, for those who copy it. Has no newline at its end.
+/// Wraps a line between words if the terminal is too narrow. Further lines are indented by `hang` more columns. A word
+/// that does not fit stays whole, so that it can be copied. Returns no final newline.
 pub(crate) fn wrap(line: &str, hang: usize, width: Option<u16>) -> String {
     break_line(line, hang, width, |word| vec![word])
 }
 
-/// The same, in which a word that does not fit is broken behind its commas: a list of algorithms.
+/// The same, but a word that does not fit, such as a list of algorithms, is broken after commas.
 pub(crate) fn wrapped_list(line: &str, hang: usize, width: Option<u16>) -> String {
     break_line(line, hang, width, |word| word.split_inclusive(',').collect())
 }
 
-/// `parts`: of a word that does not fit, what stays whole.
+/// `parts` splits a word that does not fit into pieces that stay whole.
 fn break_line(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&str>) -> String {
     let Some(width) = width else {
         return line.to_owned();

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Writes one result as a line of JSON, its newline included. The fields, of which `null` ones are present:
+/// Writes one result as a line of JSON. `null` fields are included:
 ///
 /// | field | value |
 /// |---|---|
@@ -27,7 +27,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// | `warm` | whether the connection was there already |
 ///
 /// # Errors
-/// Those of `out`, and output that is on disk and could not be read.
+/// Errors of `out`, and of reading output from disk.
 pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()> {
     let problem = RefCell::new(None);
     let [(stdout, stdout_base64), (stderr, stderr_base64)] = [
@@ -57,7 +57,7 @@ pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()>
     }
 }
 
-/// The fields of a host for programs, besides its output.
+/// The fields of a host, except for its output.
 pub(super) struct Fields<'a> {
     pub(super) host: &'a str,
     pub(super) kind: &'a str,
@@ -118,16 +118,16 @@ struct Object<'a> {
     warm: bool,
 }
 
-/// An error of reading an output while it was written.
+/// An error of reading an output while it is written.
 type Problem = RefCell<Option<io::Error>>;
 
-/// Output as a string, a piece at a time.
+/// Output as a string, piece by piece.
 struct Text<'a>(&'a Output, &'a Problem);
 
-/// Output in base64, a piece at a time.
+/// Output in base64, piece by piece.
 struct Base64<'a>(&'a Output, &'a Problem);
 
-/// Never a replacement character: what a program reads back must be what the host printed.
+/// Returns text if the output is UTF-8, else base64: replacement characters would change what the host printed.
 fn text_or_base64<'a>(
     output: &'a Output,
     problem: &'a Problem,
@@ -146,7 +146,7 @@ impl fmt::Display for Text<'_> {
                 written = f.write_str(text);
             }
         });
-        // To the formatter its own failures are the only ones.
+        // A formatter can only report its own failures.
         if let Err(error) = read {
             self.1.replace(Some(error));
         }
@@ -182,7 +182,7 @@ impl Serialize for Base64<'_> {
     }
 }
 
-/// Negative for a clock that is set before 1970.
+/// Returns seconds since 1970; negative for a clock before that.
 fn seconds_since_1970(time: SystemTime) -> f64 {
     milliseconds(match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_secs_f64(),

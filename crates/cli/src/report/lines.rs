@@ -1,32 +1,31 @@
-//! Output as it arrives, each line behind its host's name: `web01: Linux`.
+//! Output as it arrives, each line after its host's name: `web01: Linux`.
 //!
-//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working. On a terminal, where
-//! nothing but eyes reads it, each host has a colour and the lines begin in one column. A line of standard error is marked by
-//! `!` in place of the colon.
+//! The prefix is that of pdsh and clush, so that `dshbak` and existing pipelines keep working. On a terminal each host
+//! has a colour and the lines are aligned. A line of standard error is marked by `!` in place of the colon.
 
 use super::colours::Colours;
 
-/// The format of the names before the lines.
+/// The format of the names before lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// The columns that the longest name takes; 0 where the lines need not begin in one column.
+    /// The columns of the longest name; 0 if lines are not aligned.
     width: usize,
-    /// Lines have none.
+    /// Lines have no names.
     absent: bool,
 }
 
-/// Names longer than this do not move the lines of the others to the right.
+/// Longer names do not move the lines of others to the right.
 const WIDEST: usize = 24;
 
 impl Names {
-    /// For lines on a terminal.
+    /// Returns the format for a terminal.
     pub(crate) fn align<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let widths = names.into_iter().map(|name| name.chars().count());
         let width = widths.filter(|width| *width <= WIDEST).max().unwrap_or(0);
         Self { width, absent: false }
     }
 
-    /// For lines that are printed as they are.
+    /// Returns the format without names.
     pub(crate) fn absent() -> Self {
         Self {
             width: 0,
@@ -45,11 +44,11 @@ impl Names {
     }
 }
 
-/// Cuts one stream of one host into prefixed lines.
+/// Splits one stream of one host into prefixed lines.
 #[derive(Debug)]
 pub(crate) struct LinePrefixer {
     prefix: Vec<u8>,
-    /// The line that has begun and not ended.
+    /// The incomplete last line.
     partial: Vec<u8>,
 }
 
@@ -62,12 +61,13 @@ pub enum Stream {
     Stderr,
 }
 
-/// The longest line that is held back until its end, in bytes. A longer one is broken here, so that a host
-/// that prints no newline does not take memory without bound.
+/// The longest line in bytes that is held back until its end. A longer one is broken here, so that a host that prints
+/// no newline does not use unbounded memory.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
 impl LinePrefixer {
-    /// For one stream of `host`, the `number`th of the command. `colours` are those of the stream it will be printed on.
+    /// For one stream of `host`, the `number`th of the command. `colours` are those of the stream that it is printed
+    /// on.
     pub(crate) fn new(names: &Names, host: &str, number: usize, stream: Stream, colours: Colours) -> Self {
         let prefix = match stream {
             _ if names.absent => String::new(),
@@ -83,9 +83,8 @@ impl LinePrefixer {
         }
     }
 
-    /// Takes output in pieces of any size and appends the lines it completes to `lines`. Bytes need not be
-    /// UTF-8 and pass unchanged. Write what was appended with one call, and the lines of several hosts do not
-    /// mix.
+    /// Takes output in pieces of any size and appends complete lines to `lines`. The bytes need not be UTF-8 and pass
+    /// unchanged. Write what was appended with one call, so that the lines of several hosts do not mix.
     pub(crate) fn feed(&mut self, mut output: &[u8], lines: &mut Vec<u8>) {
         while let Some(end) = output.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = output.split_at(end + 1);
@@ -97,12 +96,12 @@ impl LinePrefixer {
         self.take(output, lines);
     }
 
-    /// The end of the stream: appends a last line that had no newline, with one.
+    /// Appends the last line, with a newline if it had none.
     pub(crate) fn finish(mut self, lines: &mut Vec<u8>) {
         self.break_line(lines);
     }
 
-    /// Adds to the partial line, breaking it where it gets too long.
+    /// Adds to the partial line, and breaks it if it becomes too long.
     fn take(&mut self, mut line: &[u8], lines: &mut Vec<u8>) {
         while self.partial.len() + line.len() > MAX_LINE {
             let (now, later) = line.split_at(MAX_LINE - self.partial.len());

@@ -1,8 +1,8 @@
-//! The output of `trunkline run` about many hosts: [lines] as they arrive, or [collated](collate), or [JSON](json), or
-//! [files]; a live [progress] line, and a [summary] at the end.
+//! The output of `trunkline run`: [lines] as they arrive, [collated](collate), [JSON](json) or [files], with a live
+//! [progress] line and a final [summary].
 //!
-//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] and what
-//! an [`Output`] has too much of touch the disk.
+//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] and large
+//! [`Output`]s touch the disk.
 
 use std::fmt::{self, Display};
 use std::time::{Duration, SystemTime};
@@ -31,12 +31,12 @@ pub(crate) mod progress;
 pub(crate) mod summary;
 pub(crate) mod table;
 
-/// Says something about the whole command on standard error. On a terminal, lines break between words.
+/// Prints a message about the whole command on standard error. On a terminal, lines break between words.
 pub fn tell(text: impl Display) {
     eprintln!("{}", wrap_message(text, terminal::width(std::io::stderr())));
 }
 
-/// Returns the output of [`tell`] for a terminal of this width. Has no newline at its end.
+/// Returns the output of [`tell`] for a terminal of this width, without a final newline.
 fn wrap_message(text: impl Display, width: Option<u16>) -> String {
     let text = Printable::text(words_of(format_args!("trunkline: {text}"))).to_string();
     let lines: Vec<_> = text.lines().map(|line| grid::wrap(line, 2, width)).collect();
@@ -48,30 +48,30 @@ fn wrap_message(text: impl Display, width: Option<u16>) -> String {
 pub(crate) struct HostResult {
     /// The host as the user named it.
     pub(crate) host: String,
-    /// Its place in the list, from 1.
+    /// Its number in the list, from 1.
     pub(crate) number: usize,
     pub(crate) address: Destination,
     pub(crate) outcome: Outcome,
-    /// All the command wrote to standard output; empty where it was passed on as it arrived.
+    /// The command's standard output; empty if it was passed on as it arrived.
     pub(crate) stdout: Output,
-    /// All the command wrote to standard error; likewise.
+    /// The command's standard error; likewise.
     pub(crate) stderr: Output,
     /// The time at which work on this host began.
     pub(crate) started: SystemTime,
-    /// From then to the end, connecting included.
+    /// The time from the start to the end, including connecting.
     pub(crate) elapsed: Duration,
-    /// The connection was there already.
+    /// True if the connection existed before.
     pub(crate) warm: bool,
-    /// The kind of trouble it was in, if that changes what to tell.
+    /// The cause of a failure, if it changes the report.
     pub(crate) trouble: Option<Trouble>,
 }
 
-/// A failure of a host that is not the host's own.
+/// The cause of a failure that is not the host itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Its name has no address.
     UnknownName,
-    /// Something on this machine: ssh_config, the daemon's settings, memory.
+    /// A problem on this machine: ssh_config, the daemon's settings, memory.
     ThisMachine,
 }
 
@@ -81,7 +81,7 @@ impl HostResult {
         [&self.host, &self.address.host]
     }
 
-    /// The outcome, as hosts have it in common that fared alike.
+    /// Returns the outcome without the host's names, to compare hosts.
     fn alike(&self) -> Outcome {
         match self.outcome.clone() {
             Outcome::Failed {
@@ -98,7 +98,7 @@ impl HostResult {
     }
 }
 
-/// The outcome that stands for several which are [alike](HostResult::alike).
+/// Combines outcomes that are [alike](HostResult::alike).
 fn join(outcomes: &[&Outcome]) -> Option<Outcome> {
     let messages = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Failed { message, .. } => Some(message.as_str()),
@@ -111,7 +111,7 @@ fn join(outcomes: &[&Outcome]) -> Option<Outcome> {
     Some(joined)
 }
 
-/// Returns the error on this machine, if that is all that became of a run.
+/// Returns the error on this machine, if it is the only result of a run.
 pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
     let first = results.first()?.alike();
     let is_here =
@@ -133,19 +133,19 @@ pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
 /// The outcome of a command on one host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
-    /// It ran to its end and returned this status (RFC 4254 section 6.10).
+    /// It ran to its end with this status (RFC 4254 section 6.10).
     Exited(u32),
     Signaled {
         /// The signal without "SIG", such as `TERM`.
         name: String,
-        /// It left a core file.
+        /// The signal left a core file.
         core: bool,
     },
     /// It was not started, or its end is not known.
     Failed {
         /// The kind of error, a stable word such as `network`.
         kind: String,
-        /// One sentence for people.
+        /// One sentence for display.
         message: String,
         /// Whether the command ran.
         execution: Execution,
@@ -158,12 +158,12 @@ pub(crate) const INTERRUPTED: &str = "interrupted";
 pub(crate) const SKIPPED: &str = "skipped";
 
 impl Outcome {
-    /// The command ran and returned 0.
+    /// Returns true if the command ran and returned 0.
     pub(crate) fn is_success(&self) -> bool {
         matches!(self, Self::Exited(0))
     }
 
-    /// Its turn never came: the run was interrupted before, or too many others had failed.
+    /// Returns true if the command was never started, because of an interrupt or too many failures.
     pub(crate) fn is_left_out(&self) -> bool {
         matches!(self, Self::Failed { kind, execution: Execution::DidNotStart, .. } if kind == INTERRUPTED || kind == SKIPPED)
     }
@@ -182,13 +182,13 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Words that may come from a server, in one line: where they have several, a space stands between them.
+/// Returns text that may come from a server as one printable line.
 fn printable(text: &str) -> String {
     let line: Vec<_> = text.lines().collect();
     Printable::line(line.join(" ")).into_string()
 }
 
-/// A time as people compare them: tenths of a second below a minute, then whole units.
+/// Formats a time: tenths of a second below a minute, then whole units.
 fn seconds(duration: Duration) -> String {
     let whole = duration.as_secs();
     match whole {
@@ -212,7 +212,7 @@ mod tests {
         );
     }
 
-    /// A host that printed `stdout` and ended with `outcome`, after 1.5 s.
+    /// Returns a host that printed `stdout` and ended with `outcome`, after 1.5 s.
     pub(super) fn result(host: &str, outcome: Outcome, stdout: &str) -> HostResult {
         HostResult {
             host: host.to_owned(),

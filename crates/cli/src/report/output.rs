@@ -1,5 +1,5 @@
-//! [`Output`]: all that a command printed. Little of it is in memory, the rest in a file without a name in the directory for
-//! temporary files, which all hosts of a run share.
+//! [`Output`]: everything that a command printed. A small part is in memory, the rest in an unnamed temporary file that
+//! all hosts of a run share.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
@@ -13,13 +13,13 @@ use rustix::fs::FallocateFlags;
 
 use super::lines::LinePrefixer;
 
-/// The memory limit for all hosts of a run before they keep next to nothing there.
+/// The memory limit of all hosts of a run. Beyond it, each stream keeps at most [`LITTLE`].
 const MEMORY: usize = 64 << 20;
 /// The memory limit for one stream.
 const MOST: usize = 1 << 20;
-/// The same where all together have too much.
+/// The memory limit for one stream when all together exceed [`MEMORY`].
 const LITTLE: usize = 4 << 10;
-/// Read at a time. Base64 has no remainder of it.
+/// Bytes that are read at a time. A multiple of 3, so that base64 needs no padding in between.
 const PIECE: usize = 48 << 10;
 
 /// The file for the outputs of a run that do not fit into memory.
@@ -30,10 +30,10 @@ pub(crate) struct Store {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Made when it is needed.
+    /// Created when needed.
     file: Option<Arc<File>>,
     end: u64,
-    /// Bytes that are in memory.
+    /// Bytes in memory.
     memory: usize,
 }
 
@@ -42,7 +42,7 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a piece; where it is.
+    /// Writes a piece, and returns its range in the file.
     fn keep(&self, data: &[u8]) -> io::Result<Range<u64>> {
         let mut inner = self.inner();
         let file = match &inner.file {
@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-/// All that a command printed to one of its streams.
+/// Everything that a command printed to one of its streams.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     store: Arc<Store>,
@@ -81,10 +81,10 @@ impl Output {
         output
     }
 
-    /// Adds what came.
+    /// Adds a piece of output.
     ///
     /// # Errors
-    /// Where it did not fit into memory, and could not be written to the file.
+    /// It did not fit into memory and could not be written to the file.
     pub(crate) fn add(&mut self, data: &[u8]) -> io::Result<()> {
         self.hash.write(data);
         self.len += data.len() as u64;
@@ -108,18 +108,18 @@ impl Output {
         Ok(())
     }
 
-    /// Gives back the memory.
+    /// Releases the memory.
     fn forget(&mut self) {
         self.store.inner().memory -= self.memory.len();
         self.memory = Vec::new();
     }
 
-    /// Returns a digest, which is the same for two outputs that are the same.
+    /// Returns a digest, which is equal for equal outputs.
     pub(crate) fn digest(&self) -> (u64, u64) {
         (self.len, self.hash.finish())
     }
 
-    /// Returns whether two outputs are the same, byte for byte.
+    /// Returns true if two outputs are equal, byte for byte.
     pub(crate) fn is_same(&self, other: &Self) -> io::Result<bool> {
         if self.digest() != other.digest() {
             return Ok(false);
@@ -136,7 +136,7 @@ impl Output {
         Ok(true)
     }
 
-    /// The first bytes of it; whether they are all.
+    /// Returns the first bytes, and true if there are no more.
     pub(crate) fn beginning(&self, most: usize) -> io::Result<(Vec<u8>, bool)> {
         let mut bytes = vec![0; most.min(usize::try_from(self.len).unwrap_or(most))];
         let read = self.read_at(0, &mut bytes)?;
@@ -145,7 +145,7 @@ impl Output {
         Ok((bytes, is_all))
     }
 
-    /// Gives out all of it in pieces, of [`PIECE`] bytes but for the last.
+    /// Passes on the output in pieces of [`PIECE`] bytes; the last may be shorter.
     pub(crate) fn each_piece(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut piece = vec![0; PIECE.min(usize::try_from(self.len).unwrap_or(PIECE))];
         let mut at = 0;
@@ -157,7 +157,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes all of it in lines behind a name.
+    /// Writes the output in lines with a prefix.
     pub(crate) fn write_lines(&self, mut prefixer: LinePrefixer, out: &mut impl Write) -> io::Result<()> {
         let mut lines = Vec::new();
         self.each_piece(|piece| {
@@ -170,9 +170,9 @@ impl Output {
         out.write_all(&lines)
     }
 
-    /// Gives out all of it as text; whether it is UTF-8, which is known at the end.
+    /// Passes on the output as text. Returns true if it is UTF-8, which is known only at the end.
     pub(crate) fn each_text(&self, mut take: impl FnMut(&str)) -> io::Result<bool> {
-        // A character whose other bytes are in the next piece.
+        // A character that continues in the next piece.
         let mut begun: Vec<u8> = Vec::new();
         let mut is_text = true;
         self.each_piece(|piece| {
@@ -195,7 +195,7 @@ impl Output {
         Ok(is_text && begun.is_empty())
     }
 
-    /// Fills the buffer from an offset on; fewer bytes only at the end.
+    /// Fills the buffer from an offset. Returns fewer bytes only at the end.
     fn read_at(&self, mut at: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         let mut passed = 0;
@@ -226,7 +226,7 @@ impl Drop for Output {
         self.forget();
         let Ok(file) = self.store.file() else { return };
         for kept in &self.kept {
-            // A file system that cannot do it keeps the data until the run ends.
+            // A file system that cannot free it keeps the data until the run ends.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(&file, flags, kept.start, kept.end - kept.start);
         }
@@ -258,7 +258,7 @@ mod tests {
         all
     }
 
-    /// Text with characters of several bytes, of which pieces cut some through.
+    /// Returns text with multi-byte characters, some of which straddle pieces.
     fn much() -> Vec<u8> {
         (0..500_000u32)
             .flat_map(|n| format!("{n} é\n").into_bytes())
@@ -325,7 +325,7 @@ mod tests {
         assert!(is_text(&data) && is_text(b""));
         data[2 * PIECE] = 0xff;
         assert!(!is_text(&data));
-        // A character that is never finished.
+        // An incomplete character.
         assert!(!is_text(b"a\xc3"));
     }
 }

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A line on standard error that shows how far a run is. Without a terminal it is silent, and the callers
-/// need not know.
+/// A line on standard error that shows the progress of a run. Hidden without a terminal, so that callers need not
+/// check.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -18,7 +18,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For a run over `total` hosts. Shown where `on_terminal`: standard error is a terminal.
+    /// For a run over `total` hosts. Shown if `on_terminal`: standard error is a terminal.
     pub(crate) fn new(total: usize, on_terminal: bool) -> Self {
         let target = if on_terminal {
             live::target()
@@ -27,7 +27,7 @@ impl Progress {
         };
         let progress = Self::drawn_on(total, target);
         if on_terminal {
-            // Keeps the time of the slowest host moving while nothing ends.
+            // Updates the time of the slowest host while nothing ends.
             progress.bar.enable_steady_tick(Duration::from_millis(250));
         }
         progress
@@ -40,7 +40,7 @@ impl Progress {
         }));
         let shown = Arc::clone(&tally);
         let line = move |_: &ProgressState, to: &mut dyn fmt::Write| {
-            // What cannot be drawn now is drawn at the next tick.
+            // Errors are ignored, since the next tick draws again.
             _ = to.write_str(&live::fit(&lock_tally(&shown).line(Instant::now())));
         };
         let style = ProgressStyle::with_template("{tally}").expect("a template with one key is well-formed");
@@ -48,33 +48,33 @@ impl Progress {
         Self { bar, tally }
     }
 
-    /// The line itself.
+    /// Returns the line itself.
     pub(crate) fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
-    /// Work on `host` begins.
+    /// Notes that work on `host` begins.
     pub(crate) fn start(&self, host: &str) {
         lock_tally(&self.tally).start(host, Instant::now());
         self.bar.tick();
     }
 
-    /// A host is done.
+    /// Notes that a host has ended.
     pub(crate) fn finish(&self, result: &HostResult) {
         lock_tally(&self.tally).finish(result);
         self.bar.tick();
     }
 
-    /// The commands are told to end, which may take them a while.
+    /// Shows that the commands were told to end, which may take a while.
     pub(crate) fn show_interrupt(&self) {
         lock_tally(&self.tally).is_interrupted = true;
         self.bar.tick();
     }
 
-    /// Writes to `out` with the line out of the way.
+    /// Writes to `out` while the line is hidden.
     ///
     /// # Errors
-    /// Those of `out`, a closed pipe among them.
+    /// Those of `out`, including a closed pipe.
     pub(crate) fn write(&self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
         self.bar.suspend(|| {
             out.write_all(bytes)?;
@@ -82,7 +82,7 @@ impl Progress {
         })
     }
 
-    /// Takes the line away. Dropping the last clone does so too.
+    /// Removes the line, like dropping the last clone.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }
@@ -94,7 +94,7 @@ struct Tally {
     total: usize,
     done: usize,
     unsuccessful: usize,
-    /// Hosts at work, since when.
+    /// Running hosts, with their start.
     running: HashMap<String, Instant>,
     is_interrupted: bool,
 }
@@ -110,8 +110,8 @@ impl Tally {
         self.unsuccessful += usize::from(!result.outcome.is_success());
     }
 
-    /// `12/200 done, 1 failed, 8 running, slowest web07 (12.0 s)`, or after Ctrl-C `12/200 done, 1 failed, ending 8; Ctrl-C again
-    /// leaves at once`
+    /// Returns, for example, `12/200 done, 1 failed, 8 running, slowest web07 (12.0 s)`, or after Ctrl-C `12/200 done,
+    /// 1 failed, ending 8; Ctrl-C again leaves at once`.
     fn line(&self, now: Instant) -> String {
         let mut line = format!("{}/{} done", self.done, self.total);
         if self.unsuccessful > 0 {
@@ -120,7 +120,7 @@ impl Tally {
         if self.is_interrupted {
             return line + &format!(", ending {}; Ctrl-C again leaves at once", self.running.len());
         }
-        // Of two that began together the first by name, so that the line does not flicker between them.
+        // Among hosts that began together, the first by name, so that the line does not flicker.
         if let Some((host, since)) = self.running.iter().min_by_key(|&(host, since)| (since, host)) {
             let time = seconds(now.saturating_duration_since(*since));
             line += &format!(", {} running, slowest {host} ({time})", self.running.len());
@@ -129,7 +129,7 @@ impl Tally {
     }
 }
 
-/// Counting continues after a panic elsewhere.
+/// Locks even after a panic elsewhere.
 fn lock_tally(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The end of a run: a line of counts, and a table of what went wrong.
+//! The end of a run: a line of counts, and a table of failures.
 
 use super::colours::Colours;
 use super::grid::Grid;
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use trunkline_text::counted;
 
-/// The table of what went wrong, and whether the command may have run; empty where nothing did. Hosts that failed alike share
-/// a row under their folded names, most hosts first.
+/// Returns the table of failures, and whether their commands may have run; empty if there are none. Equal failures
+/// share a row under their hosts' folded names, most hosts first.
 ///
 /// `width` is the terminal's in columns, or `None` not to wrap. Ends in a newline.
 pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
     table(results, width, true)
 }
 
-/// The same of what runs no commands.
+/// The same for actions that run no commands.
 pub(crate) fn failures_without_commands(results: &[HostResult], width: Option<u16>) -> String {
     table(results, width, false)
 }
@@ -48,10 +48,10 @@ fn table(results: &[HostResult], width: Option<u16>, commands: bool) -> String {
     table.draw(width)
 }
 
-/// Says how far each host of an interrupted run had come. Ends in a newline.
+/// Describes how far each host of an interrupted run got. Ends in a newline.
 pub(crate) fn render_interrupted(results: &[HostResult]) -> String {
     let stopped = |outcome: &Outcome| match outcome {
-        // What the run's own SIGTERM does.
+        // The run's own SIGTERM.
         Outcome::Signaled { name, .. } => name == "TERM",
         Outcome::Failed { kind, execution, .. } => {
             kind == INTERRUPTED && *execution != Execution::DidNotStart
@@ -78,7 +78,7 @@ pub(crate) fn render_interrupted(results: &[HostResult]) -> String {
     )
 }
 
-/// Returns how many hosts did well, and how many did not. `elapsed` is the whole run's time. Ends in a newline.
+/// Returns the counts of hosts by outcome. `elapsed` is the whole run's time. Ends in a newline.
 pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
     let count =
         |wanted: fn(&Outcome) -> bool| results.iter().filter(|result| wanted(&result.outcome)).count();
@@ -111,7 +111,7 @@ pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours
     }
 }
 
-/// Everything but success, with its hosts; most hosts first, and then in the order of the list.
+/// Returns everything but success, with its hosts: most hosts first, then in the order of the list.
 fn alike(results: &[HostResult]) -> Vec<(Outcome, Vec<&str>)> {
     let mut failures: Vec<Vec<&HostResult>> = Vec::new();
     let mut places = HashMap::new();

@@ -7,14 +7,15 @@ use super::{Execution, HostResult, Outcome, printable, seconds};
 use std::io;
 use trunkline_text::Printable;
 
-/// The limit for a shown output, in bytes and lines.
+/// The limits of the output shown, in bytes and lines.
 const BYTES: usize = 4 << 10;
 const LINES: usize = 10;
 
-/// A table with a row for each host, in the order of the list. `width` is the terminal's, or `None` not to wrap.
+/// Returns a table with a row for each host, in the order of the list. `width` is the terminal's, or `None` not to
+/// wrap.
 ///
 /// # Errors
-/// Output that is on disk could not be read.
+/// Output on disk could not be read.
 pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours) -> io::Result<String> {
     let mut table = Grid::new(["HOST", "STATUS", "TIME", "OUTPUT"]);
     let mut rows: Vec<&HostResult> = results.iter().collect();
@@ -41,7 +42,7 @@ pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours
     Ok(format!("{}\n{rows}", colours.host(header)))
 }
 
-/// Returns a host's output, or the reason why it failed.
+/// Returns a host's output, or its error.
 fn output(result: &HostResult) -> io::Result<String> {
     let mut parts = Vec::new();
     if let Outcome::Failed { message, .. } = &result.outcome {

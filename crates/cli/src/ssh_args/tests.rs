@@ -8,7 +8,7 @@ fn parse(words: &[&str]) -> Result<SshArgs, UsageError> {
     SshArgs::parse(words.iter().map(OsString::from))
 }
 
-/// A line that is a shell's way of writing it: words at spaces, single quotes group.
+/// Splits a line like a shell: at spaces, with single quotes as the only quoting.
 fn words(line: &str) -> Vec<OsString> {
     let mut words = Vec::new();
     for (index, part) in line.split('\'').enumerate() {
@@ -209,7 +209,7 @@ fn the_synopsis_names_every_option() {
     for option in SSH_OPTIONS {
         let letter = char::from(option.letter);
         let named = match (letter, option.value) {
-            // Relics, and the switch that has become an option with a value.
+            // Obsolete switches, and one that is now an option with a value.
             ('1' | '2' | 'P', _) => continue,
             (_, Some(value)) => USAGE.contains(&format!("[-{letter} {value}]")),
             (_, None) => switches.contains(letter),
@@ -255,11 +255,11 @@ fn ssh_g<S: AsRef<OsStr>>(arguments: &[S]) -> Option<BTreeMap<String, Vec<String
     Some(printed)
 }
 
-/// The keywords of `ssh -G` that [`SshArgs`] carries in a field or leaves to the pool.
+/// The keywords of `ssh -G` that [`SshArgs`] has in a field or leaves to the pool.
 const IN_FIELDS: &str = "requesttty sessiontype stdinnull forkafterauthentication escapechar loglevel \
     controlmaster controlpath";
 
-/// Options to combine, in a shell's way of writing.
+/// Options to combine, as typed in a shell.
 const OPTIONS: &str = "-4|-6|-A|-a|-C|-x|-g|-k|-vv|-q|-t|-tt|-T|-n|-f|-N|-s|-Tn|-2|-K|-X|-M|--|-p 2201\
     |-p2202|-l lena|-lmax|-vlnina|-o 'User olga'|-oUser=otto|-o 'Port = 2203'|-oRequestTTY=yes\
     |-o 'RequestTTY no'|-oSessionType=none|-oSessionType=subsystem|-oStdinNull=no|-oStdinNull=yes\

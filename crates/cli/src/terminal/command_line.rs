@@ -5,7 +5,7 @@ use trunkline_control::protocol::{ForwardKind, ForwardRequest};
 /// The prompt before the line.
 pub(crate) const PROMPT: &str = "\r\nssh> ";
 
-/// The request of a line.
+/// The parsed request of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandLine {
     Empty,
@@ -15,12 +15,12 @@ pub(crate) enum CommandLine {
     Forward(ForwardRequest),
     /// A command for this machine's shell.
     Local(String),
-    /// Nothing that there is.
+    /// An unknown command.
     Invalid,
 }
 
 impl CommandLine {
-    /// Understands a line. `local_commands` is PermitLocalCommand.
+    /// Parses a line. `local_commands` is PermitLocalCommand.
     pub(crate) fn parse(line: &str, local_commands: bool) -> Self {
         let line = line.trim();
         if let Some(command) = line.strip_prefix('!').filter(|_| local_commands) {
@@ -50,7 +50,7 @@ impl CommandLine {
         })
     }
 
-    /// The list of commands.
+    /// Returns the list of commands.
     pub(crate) fn help(local_commands: bool) -> String {
         let local = if local_commands {
             "\n  !command                             run a command on this machine"

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP, for commands that have something to end before they end themselves.
+//! SIGINT, SIGTERM and SIGHUP, for commands with work to end before they exit.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -16,14 +16,14 @@ use tokio::sync::watch;
 use super::live::leave_interrupted_line;
 use super::raw::{ignored_signals, interrupt_is_handled, signals_are_handled};
 
-/// The signals, from when it is made on.
+/// The signals that arrive after creation.
 #[derive(Debug)]
 pub struct Interrupts {
     streams: Vec<(i32, Signal)>,
 }
 
 impl Interrupts {
-    /// Handles the signals instead of the system from now on, but for those that the process was started to ignore
+    /// Handles the signals instead of the system from now on, except for those that the process was started to ignore
     /// (nohup).
     ///
     /// # Errors
@@ -33,8 +33,8 @@ impl Interrupts {
         Self::catch(&[SIGINT, SIGTERM, SIGHUP])
     }
 
-    /// Handles SIGINT instead of the system from now on, as [`Self::watch`] does, where it may be meant for a line that the
-    /// user types: whoever calls this also restores the terminal if it is meant for the process.
+    /// Handles SIGINT instead of the system from now on, like [`Self::watch`], for input in which it may apply to a
+    /// line that is typed. The caller restores the terminal if the signal is meant for the process.
     ///
     /// # Errors
     /// The system's.
@@ -55,16 +55,15 @@ impl Interrupts {
         })
     }
 
-    /// Forgets those that have come.
+    /// Discards signals that have arrived.
     pub(crate) fn forget(&mut self) {
         while self.next().now_or_never().is_some() {}
     }
 
-    /// Returns the result of `other`, or the number of a signal that comes before that; with the signal `other` is
-    /// dropped.
+    /// Returns the result of `other`, or drops it and returns the number of a signal that arrives first.
     ///
-    /// If both are there, it is the signal: Ctrl-C at a question also ends the question, and the failure that follows from
-    /// that may be there in the same moment. After Ctrl-C what is printed next begins a line.
+    /// If both are ready, the signal wins: Ctrl-C at a question also ends the question, and the resulting failure may
+    /// be ready at the same moment. After Ctrl-C, output begins on a new line.
     ///
     /// # Errors
     /// The signal's number.
@@ -81,12 +80,12 @@ impl Interrupts {
         }
     }
 
-    /// The next one's number. Cancel-safe.
+    /// Returns the next signal's number. Cancel-safe.
     pub(crate) async fn next(&mut self) -> i32 {
         self.take().await.0
     }
 
-    /// The next one's number, and whether it came while a question was on the terminal.
+    /// Returns the next signal's number, and true if a question was on the terminal.
     async fn take(&mut self) -> (i32, bool) {
         std::future::poll_fn(|cx| {
             for (number, stream) in &mut self.streams {
@@ -101,22 +100,22 @@ impl Interrupts {
     }
 }
 
-/// The last signal that came; 0 for none.
+/// The last signal taken; 0 for none.
 static TAKEN: LazyLock<watch::Sender<i32>> = LazyLock::new(|| watch::Sender::new(0));
 
-/// The next signal that somebody takes from [`Interrupts`], for a question on the terminal, one at a time. There the terminal shows
-/// no `^C`, and the question leaves its line by itself.
+/// The next signal taken from [`Interrupts`], for a question on the terminal, one at a time. The terminal shows no `^C`
+/// then, and the question ends its line itself.
 pub(crate) struct Upcoming(watch::Receiver<i32>);
 
-/// Whether there is one.
+/// True while an [`Upcoming`] exists.
 static IS_UPCOMING: AtomicBool = AtomicBool::new(false);
 
 impl Upcoming {
-    /// Of a signal that this process was sent: a thread that is busy or asleep may be the one that gets it, and whoever sent it
-    /// goes on meanwhile. Nobody takes one that nobody watches for.
+    /// How long to wait for a signal that this process was sent: the thread that gets it may be busy or asleep while
+    /// the sender continues. A signal that is not watched is never taken.
     const LIMIT: Duration = Duration::from_secs(1);
 
-    /// From now on.
+    /// Watches from now on.
     pub(crate) fn new() -> Self {
         IS_UPCOMING.store(true, Ordering::Relaxed);
         Self(TAKEN.subscribe())
@@ -133,19 +132,19 @@ impl Drop for Upcoming {
     }
 }
 
-/// Ends the program: if a signal has ended its work, by that signal. A shell ends a loop around a command only if
-/// SIGINT has ended the command, and not for a status that says so.
+/// Ends the program, by the signal that ended its work, if any. A shell ends a loop around a command only if SIGINT
+/// killed the command; a status is not enough.
 pub(crate) fn end(code: ExitCode) -> ExitCode {
     let signal = *TAKEN.borrow();
     if signal != 0 && code == ExitCode::from(status_of(signal)) {
-        // Nothing more of this process runs.
+        // Nothing else of this process runs after this.
         let _ = io::stdout().flush();
         let _ = emulate_default_handler(signal);
     }
     code
 }
 
-/// The exit status of a command that a signal has ended, as shells have it.
+/// Returns the exit status for a signal, as in shells.
 pub fn status_of(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }

@@ -1,7 +1,7 @@
-//! The place of a progress line: on standard error, below what is printed.
+//! The progress line on standard error, below the output.
 //!
-//! A terminal shows `^C` where the cursor is. Behind a line that fills the terminal that is the next line, and the line
-//! above it would stay when the next one is drawn. So lines end before the terminal's edge.
+//! A terminal shows `^C` at the cursor. After a line that fills the terminal that would be on the next line, and the
+//! progress line would remain when the next one is drawn. So lines end before the terminal's edge.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use console::{Term, measure_text_width, truncate_str};
 use indicatif::{ProgressDrawTarget, TermLike};
 use trunkline_local::prompt::is_in_foreground;
 
-/// Columns that a line leaves free: what a terminal shows of Ctrl-C, and one for the cursor.
+/// Columns that a line leaves free, for `^C` and the cursor.
 const FREE: u16 = 3;
 
-/// Draws at most this often in a second.
+/// The most redraws per second.
 const RATE: u8 = 10;
 
-/// Whether a line is drawn now. What is printed next takes its place, and that of a `^C` behind it.
+/// True while a line is drawn. Later output replaces it, with a `^C` after it.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Begins a new line on standard error where the terminal shows `^C`: what is printed next, or the shell's prompt, is not to
-/// stand behind it.
+/// Begins a new line on standard error after a `^C`, so that further output or the shell's prompt does not follow it
+/// directly.
 pub(super) fn leave_interrupted_line() {
     if io::stderr().is_terminal() && !IS_SHOWN.load(Ordering::Relaxed) {
         eprintln!();
     }
 }
 
-/// For a line on standard error; none is drawn unless that is a terminal that can move its cursor.
+/// Returns the target for a line on standard error, hidden unless that is a terminal that can move its cursor.
 pub(crate) fn target() -> ProgressDrawTarget {
     let term = Term::buffered_stderr();
     if super::can_be_drawn_on(&io::stderr()) {
@@ -37,19 +37,19 @@ pub(crate) fn target() -> ProgressDrawTarget {
     }
 }
 
-/// The columns that a line may have.
+/// Returns the most columns of a line.
 pub(crate) fn width() -> usize {
     Narrowed(Term::stderr()).width().into()
 }
 
-/// The same text, ended with an ellipsis where it has more columns than that.
+/// Shortens text to that width, with an ellipsis.
 pub(crate) fn fit(text: &str) -> String {
     truncate_str(text, width(), "…").into_owned()
 }
 
-/// The last part of a path, if all of it has more columns than a line has room for.
+/// Returns the last part of a path, if all of it does not fit into a line.
 pub(crate) fn short_path(path: &str) -> String {
-    /// In a line of 80 columns these are left beside a bar, amounts and a rate.
+    /// The room in a line of 80 columns beside a bar, amounts and a rate.
     const COLUMNS: usize = 24;
     let most = COLUMNS.max(width() / 3);
     if measure_text_width(path) <= most {
@@ -60,8 +60,8 @@ pub(crate) fn short_path(path: &str) -> String {
     truncate_str(&format!("{beginning}{name}"), most, "…").into_owned()
 }
 
-/// A terminal without its last columns, while this process is in its foreground: neither the question of a program that it was
-/// lent to nor the shell, which goes on beside a job in the background, is drawn over.
+/// A terminal without its last columns. Draws only while this process is in the foreground, so as not to overwrite the
+/// question of a program that has the terminal, or the shell beside a background job.
 #[derive(Debug)]
 struct Narrowed(Term);
 
@@ -120,7 +120,7 @@ impl TermLike for Narrowed {
     }
 }
 
-/// The text in lines of so many columns, as indicatif counts them: the terminal, which is wider, would break it elsewhere.
+/// Breaks text into lines of this width, as indicatif counts them: the terminal is wider and would break it elsewhere.
 fn break_lines(text: &str, columns: usize) -> String {
     if measure_text_width(text) <= columns {
         return text.to_owned();

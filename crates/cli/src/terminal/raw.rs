@@ -1,4 +1,4 @@
-//! Raw mode: what is typed goes to the server untouched, and the terminal is given back whatever happens.
+//! Raw mode: typed bytes go to the server unchanged, and the terminal is always restored.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -16,31 +16,30 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_control::terminal::modes::IUCLC;
 use trunkline_local::prompt::is_in_foreground;
 
-/// A terminal in raw mode for as long as this lives.
+/// A terminal in raw mode while this exists.
 ///
-/// The terminal gets its modes back when this is dropped (by a panic too), when SIGINT, SIGQUIT, SIGTERM or
-/// SIGHUP ends the process, and while the process is stopped: SIGTSTP restores, SIGCONT enters raw mode
-/// again. From the first [`enter`](Self::enter) of a terminal on, these signals do in this process what they
-/// do by default, after the terminal was restored; a signal that the process was started to ignore (nohup) is
-/// left alone.
+/// The terminal gets its modes back when this is dropped (by a panic too), when SIGINT, SIGQUIT, SIGTERM or SIGHUP ends
+/// the process, and while the process is stopped: SIGTSTP restores them, SIGCONT enters raw mode again. After the first
+/// [`enter`](Self::enter), these signals take their default action once the terminal is restored. A signal that the
+/// process was started to ignore (nohup) stays ignored.
 ///
-/// For anything but a terminal it does nothing, so callers need not ask first. A process has one terminal:
-/// while a `RawMode` lives, a second one does nothing either.
+/// For anything but a terminal this does nothing. A process has one terminal: while a `RawMode` exists, a second one
+/// does nothing either.
 #[derive(Debug)]
 pub(crate) struct RawMode {
     terminal: Option<Arc<Terminal>>,
 }
 
 impl RawMode {
-    /// Puts the terminal that `terminal` refers to (usually standard input) into raw mode.
+    /// Puts `terminal` (usually standard input) into raw mode.
     pub(crate) fn enter(terminal: impl AsFd) -> Self {
         Self {
             terminal: Self::try_enter(terminal),
         }
     }
 
-    /// Watches over a terminal whose modes are about to be changed by others, to ask a question: where a signal ends or
-    /// stops the process meanwhile, it gets back the modes that it has now.
+    /// Guards a terminal whose modes others are about to change for a question: if a signal ends or stops the process
+    /// meanwhile, the terminal gets its current modes back.
     pub(crate) fn guard(terminal: impl AsFd) -> Self {
         Self {
             terminal: Self::try_guard(terminal),
@@ -67,7 +66,7 @@ impl RawMode {
         let terminal = Arc::new(Terminal {
             raw: Mutex::new(raw),
             saved,
-            // Of its own, so that it can be restored after the caller has closed its end.
+            // A duplicate, which can be restored after the caller has closed its descriptor.
             fd: fcntl_dupfd_cloexec(terminal, 0).ok()?,
             state: Mutex::default(),
         });
@@ -76,20 +75,20 @@ impl RawMode {
             if current.is_some() {
                 return None;
             }
-            // Known to the signal thread before anything changes: no signal can fall between the two.
+            // The signal thread knows the terminal before anything changes, so that no signal is missed.
             *current = Some(Arc::clone(&terminal));
         }
         watch_signals();
         Some(terminal)
     }
 
-    /// The modes the terminal had before; `None` when this does nothing.
+    /// Returns the terminal's original modes; `None` if this does nothing.
     #[cfg(test)]
     pub(crate) fn saved_modes(&self) -> Option<&Termios> {
         self.terminal.as_ref().map(|terminal| &terminal.saved)
     }
 
-    /// Gives the terminal back until [`resume`](Self::resume), to ask the user something.
+    /// Restores the terminal until [`resume`](Self::resume), to ask the user something.
     pub(crate) fn pause(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.pause();
@@ -103,11 +102,10 @@ impl RawMode {
         }
     }
 
-    /// Stops the process, as `~^Z` asks for, and returns when it is continued. The window may have another
-    /// size then.
+    /// Stops the process, for `~^Z`, and returns when it is continued. The window may have another size then.
     ///
     /// # Errors
-    /// The system's error when the process could not be stopped; the terminal is in raw mode again.
+    /// The system's error if the process could not be stopped; the terminal is in raw mode again.
     pub(crate) fn suspend(&self) -> io::Result<()> {
         self.pause();
         let stopped = emulate_default_handler(SIGTSTP);
@@ -119,14 +117,14 @@ impl RawMode {
 impl Drop for RawMode {
     fn drop(&mut self) {
         if let Some(terminal) = &self.terminal {
-            // Restored first: a signal in between finds nothing left to do.
+            // Restored first, so that a signal in between has nothing to do.
             terminal.pause();
             *lock(&CURRENT) = None;
         }
     }
 }
 
-/// The terminal that signals must restore. Global because signals are.
+/// The terminal to restore on signals. Global because signals are.
 static CURRENT: Mutex<Option<Arc<Terminal>>> = Mutex::new(None);
 
 #[derive(Debug)]
@@ -134,17 +132,17 @@ struct Terminal {
     fd: OwnedFd,
     saved: Termios,
     raw: Mutex<Termios>,
-    /// Held while the modes are changed, so that a signal and the owner do not cross.
+    /// Locked while the modes are changed, so that a signal and the owner do not interfere.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The owner wants raw mode: SIGCONT may enter it.
+    /// The owner wants raw mode, so SIGCONT may enter it.
     wanted: bool,
-    /// Raw mode was entered and not left.
+    /// Raw mode is active.
     entered: bool,
-    /// Others change the modes: those to come back to are the ones that the terminal has when it is left.
+    /// Others change the modes: leaving saves the current modes, and resuming sets them again.
     foreign: bool,
 }
 
@@ -161,7 +159,7 @@ impl Terminal {
         self.leave(&mut state, OptionalActions::Drain);
     }
 
-    /// SIGCONT.
+    /// Handles SIGCONT.
     fn handle_continue(&self) {
         let mut state = lock(&self.state);
         if state.wanted {
@@ -169,8 +167,8 @@ impl Terminal {
         }
     }
 
-    /// The process is about to be stopped or killed. Never waits: neither for output that nobody reads, nor
-    /// for an owner that waits for it in [`pause`](Self::pause).
+    /// Restores the terminal before the process is stopped or killed. Never blocks: neither on unread output, nor on an
+    /// owner that is in [`pause`](Self::pause).
     fn handle_interrupt(&self) {
         match self.state.try_lock() {
             Ok(mut state) => self.leave(&mut state, OptionalActions::Now),
@@ -185,10 +183,9 @@ impl Terminal {
         }
     }
 
-    /// Does nothing in the background: raw mode is entered when the shell brings the process to the
-    /// foreground, which sends SIGCONT.
+    /// Does nothing in the background: the shell sends SIGCONT when it brings the process to the foreground.
     fn enter(&self, state: &mut State) {
-        // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
+        // TCSADRAIN as in OpenSSH's enter_raw_mode(), which keeps typed input.
         if is_in_foreground(&self.fd) && tcsetattr(&self.fd, OptionalActions::Drain, &lock(&self.raw)).is_ok()
         {
             state.entered = true;
@@ -196,8 +193,8 @@ impl Terminal {
     }
 
     fn leave(&self, state: &mut State, when: OptionalActions) {
-        // A terminal that is gone (EIO after a hang-up) has no modes to restore, and one that belongs to
-        // another job now has had them restored by the shell.
+        // A terminal that is gone (EIO after a hang-up) has no modes to restore. If it belongs to another job now, the
+        // shell has restored them.
         if std::mem::take(&mut state.entered) && is_in_foreground(&self.fd) {
             if state.foreign
                 && let Ok(now) = tcgetattr(&self.fd)
@@ -209,8 +206,8 @@ impl Terminal {
     }
 }
 
-/// The modes that OpenSSH's `enter_raw_mode()` sets. Unlike cfmakeraw(3), it keeps the character size, and
-/// drops what arrives with a parity error.
+/// Returns the modes that OpenSSH's `enter_raw_mode()` sets. Unlike cfmakeraw(3), they keep the character size, and
+/// drop bytes with a parity error.
 fn raw(saved: &Termios) -> Termios {
     let mut raw = saved.clone();
     raw.input_modes.insert(InputModes::IGNPAR);
@@ -239,8 +236,8 @@ fn raw(saved: &Termios) -> Termios {
     raw
 }
 
-/// Starts, once in a process, the thread that restores the terminal before a signal takes effect, and returns
-/// when it is on guard. Where it cannot start, the terminal is still restored in every case but a signal's.
+/// Starts, once in a process, the thread that restores the terminal before a signal takes effect, and returns when it
+/// is ready. If it cannot start, the terminal is restored in all cases but signals.
 fn watch_signals() {
     static WATCHED: OnceLock<()> = OnceLock::new();
     WATCHED.get_or_init(|| {
@@ -253,7 +250,7 @@ fn watch_signals() {
     });
 }
 
-/// Never ends: a signal that was once caught would be lost for good without it.
+/// Never ends, since a signal that was once caught would have no effect without it.
 fn guard_terminal(on_guard: &Sender<()>) {
     let ignored = ignored_signals();
     let watched = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT]
@@ -284,18 +281,18 @@ fn guard_terminal(on_guard: &Sender<()>) {
     }
 }
 
-/// From now on a panic, in whichever thread, restores the terminal and ends the process with ssh's exit status for errors of
-/// its own: what is shipped unwinds nothing, and leaves no core with what the user typed.
+/// Makes a panic in any thread restore the terminal and end the process with ssh's exit status for its own errors.
+/// Release builds do not unwind, and leave no core file with the user's input.
 pub fn restore_at_a_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // Held by the thread that panicked, or for a moment by another one that changes it: not to be waited for.
+        // The lock may be held by the thread that panicked, or briefly by another one, so this must not block.
         let terminal = CURRENT.try_lock().ok().and_then(|current| current.clone());
         if let Some(terminal) = terminal {
             terminal.handle_interrupt();
         }
         match cfg!(panic = "abort") {
-            // Without a backtrace, which says nothing to those who have the program only.
+            // Without a backtrace, which is useless without the source.
             true => eprintln!("trunkline: {panic}"),
             false => print(panic),
         }
@@ -306,7 +303,7 @@ pub fn restore_at_a_panic() {
 /// SIGINT, SIGTERM and SIGHUP are handled elsewhere in the program.
 static HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// Says that the program handles SIGINT, SIGTERM and SIGHUP itself: here, they only restore the terminal from now on.
+/// Notes that the program handles SIGINT, SIGTERM and SIGHUP itself: here they only restore the terminal.
 pub(crate) fn signals_are_handled() {
     HANDLED.store(true, Ordering::Release);
 }
@@ -314,12 +311,12 @@ pub(crate) fn signals_are_handled() {
 /// SIGINT is handled elsewhere in the program, and may not be meant for the process.
 static INTERRUPT_HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// Says that the program handles SIGINT itself: from now on it does nothing here, and does not even restore the terminal.
+/// Notes that the program handles SIGINT itself: here it has no effect, and does not even restore the terminal.
 pub(crate) fn interrupt_is_handled() {
     INTERRUPT_HANDLED.store(true, Ordering::Release);
 }
 
-/// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is
+/// Returns the signals that this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none if /proc is
 /// missing.
 pub(super) fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -328,7 +325,7 @@ pub(super) fn ignored_signals() -> u64 {
         .unwrap_or(0)
 }
 
-/// A lock that a panic elsewhere does not take away: restoring the terminal matters then most of all.
+/// Locks even after a panic elsewhere, when restoring the terminal matters most.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -345,7 +342,7 @@ pub(super) mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    /// A fresh pseudo-terminal: the master's end and the slave's.
+    /// Opens a new pseudo-terminal, and returns the master's end and the slave's.
     pub(in crate::terminal) fn pty() -> (OwnedFd, File) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal opens");
         grantpt(&master).expect("a pseudo-terminal is granted");
@@ -366,7 +363,7 @@ pub(super) mod tests {
             && !modes.output_modes.contains(OutputModes::OPOST)
     }
 
-    /// One terminal at a time is raw in a process, so the tests that enter take turns.
+    /// Only one terminal at a time can be raw in a process, so these tests take turns.
     static TURN: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -418,9 +415,8 @@ pub(super) mod tests {
     const IN_CHILD: &str = "TRUNKLINE_TEST_RAW_MODE_CHILD";
     const CHILD: &str = "terminal::raw::tests::child_in_raw_mode";
 
-    /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set it holds
-    /// its standard input in raw mode and waits, or first suspends itself where the variable says "suspend", or
-    /// panics where it says "panic".
+    /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set, it puts its
+    /// standard input into raw mode and waits. If the variable says "suspend" or "panic", it first does that.
     #[test]
     fn child_in_raw_mode() {
         let Some(role) = std::env::var_os(IN_CHILD) else {

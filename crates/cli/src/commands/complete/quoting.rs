@@ -1,16 +1,16 @@
-//! A shell's command line as words, and a word as the shell has to have it.
+//! A shell's command line split into words, and words quoted for a shell.
 
-/// The word that is being completed.
+/// The word to be completed.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(super) struct LastWord {
-    /// Its meaning so far.
+    /// Its unquoted text so far.
     pub(super) text: String,
     typed: String,
     quote: Option<char>,
 }
 
-/// The words of a line up to the cursor, without what quotes them. The last one, which may be empty, is the one that is
-/// being completed; its quote may be open.
+/// Returns the unquoted words of a line up to the cursor. The last one, which may be empty, is to be completed; its
+/// quote may be open.
 pub(super) fn split(line: &str) -> (Vec<String>, LastWord) {
     let mut words = Vec::new();
     let mut word: Option<LastWord> = None;
@@ -42,12 +42,12 @@ pub(super) fn split(line: &str) -> (Vec<String>, LastWord) {
 }
 
 impl LastWord {
-    /// Returns the text that bash is to put in the place of `replaced`, the end of the word as far as bash sees it (it
-    /// takes a word apart at colons and equals signs), so that the word means `value`. `None` where that cannot be
-    /// written behind what stands there.
+    /// Returns the text with which bash has to replace `replaced` so that the word means `value`. `replaced` is the end
+    /// of the word in bash's view, which splits words at colons and equals signs. Returns `None` if `value` cannot be
+    /// written after the typed text.
     pub(super) fn insertion(&self, value: &str, replaced: &str) -> Option<String> {
         let written = match self.quote {
-            // bash writes the quote itself, in front and behind.
+            // bash adds both quotes itself.
             Some(quote) => {
                 let special: &[char] = if quote == '\'' {
                     &['\'']
@@ -74,7 +74,7 @@ impl LastWord {
     }
 }
 
-/// A word for a shell, by backslashes. A `~/` in front means the home.
+/// Quotes a word for a shell with backslashes. A leading `~/` stays the home.
 fn escape(value: &str) -> String {
     let mut written = String::with_capacity(value.len());
     let (home, rest) = match value.strip_prefix("~/") {

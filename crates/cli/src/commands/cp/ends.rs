@@ -1,4 +1,4 @@
-//! The copies to make: one, or one to or from each of many hosts.
+//! The copies to make: a single one, or one to or from each of many hosts.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -39,7 +39,7 @@ impl Ends {
 }
 
 impl Args {
-    /// The copies, and the hosts that cannot be reached by what their inventory says.
+    /// Returns the copies, and the hosts that the inventory gives no way to reach.
     pub(super) async fn copies(
         &self,
         sources: &[OsString],
@@ -102,7 +102,7 @@ impl Args {
         Ok((copies.collect::<anyhow::Result<_>>()?, skipped))
     }
 
-    /// Sees to it that files of one host do not take the place of another's.
+    /// Checks that one host's files cannot replace another's.
     fn keep_apart(target: &OsStr, hosts: &[Target], from: &[bool]) -> anyhow::Result<()> {
         ensure!(
             !from.contains(&false),
@@ -120,7 +120,7 @@ impl Args {
             "{shown} would get the files of all {} hosts: put {HOST} in it, as in logs/{HOST}/",
             hosts.len()
         );
-        // Some file systems know no case.
+        // Some file systems ignore case.
         let mut folded = HashSet::new();
         for host in hosts {
             ensure!(
@@ -132,7 +132,7 @@ impl Args {
         Ok(())
     }
 
-    /// One end. `standard`: what `-` is called there.
+    /// Parses one end. `standard` is the path that `-` stands for.
     fn place(
         &self,
         end: Argument,
@@ -142,7 +142,7 @@ impl Args {
     ) -> anyhow::Result<CopyPlace> {
         Ok(match end {
             Argument::Standard => CopyPlace::Passed(standard.into()),
-            // Only this process has its descriptors: to the daemon the same path leads to its own.
+            // Only this process has its descriptors; in the daemon the same path would mean its own.
             Argument::Local(path) if is_descriptor(&path) => CopyPlace::Passed(path),
             Argument::Local(path) => CopyPlace::Local(world.cwd.join(path)),
             Argument::Host(name, path) => {
@@ -161,7 +161,7 @@ impl Args {
     }
 }
 
-/// A path with the host's name in it, as one part of a path whatever the name is.
+/// Fills in the host's name as one component of a path.
 fn with_host(path: &[u8], host: &str) -> Vec<u8> {
     let name = file_name(host);
     let mut filled = Vec::with_capacity(path.len());

@@ -1,4 +1,4 @@
-//! `--include`, `--exclude` and `--filter-from`, in the order in which they were given.
+//! `--include`, `--exclude` and `--filter-from`, in the order given.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use trunkline_request::copy::FilterRule;
 /// The heading of `--help` for the options that choose names.
 pub(super) const CHOOSING: &str = "Choosing files";
 
-/// The options, in their order: the first rule that matches a name decides, so that it counts.
+/// The options in order: the first rule that matches a name decides.
 #[derive(Debug, Default, Clone)]
 pub(super) struct FilterArgs(Vec<Filter>);
 

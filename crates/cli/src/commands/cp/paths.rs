@@ -1,4 +1,4 @@
-//! The ends of a copy as they are typed, and those that this process has open.
+//! The ends of a copy as they are typed, and those that this process opens.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,10 +22,10 @@ pub(super) enum Argument {
     Standard,
 }
 
-/// scp's rule: a colon before any slash ends a host. An address with colons of its own stands in brackets. `-` is standard
-/// input or output; URIs are those of scp and sftp.
+/// Applies scp's rule: a colon before any slash ends a host. An address with colons of its own is in brackets. `-` is
+/// standard input or output; URIs are those of scp and sftp.
 pub(super) fn split(argument: &OsStr) -> anyhow::Result<Argument> {
-    // A variable without a value, which must not come to mean the working directory.
+    // Probably an empty variable, which must not mean the working directory.
     ensure!(
         !argument.is_empty(),
         "an empty argument is no path (the working directory is .)"
@@ -67,8 +67,8 @@ fn split_as_scp(argument: &OsStr) -> Argument {
     }
 }
 
-/// `scp://[user@]host[:port]/path`, and the same with `sftp`: as OpenSSH reads them, the path begins behind the slash, at
-/// the user's home, and `//path` is absolute. `None` for what is not such a URI.
+/// Parses `scp://[user@]host[:port]/path`, and the same with `sftp`. As in OpenSSH, the path begins after the slash,
+/// relative to the user's home, and `//path` is absolute. Returns `None` for anything else.
 fn uri(argument: &OsStr) -> Option<anyhow::Result<Argument>> {
     let bytes = argument.as_bytes();
     let rest = [&b"scp://"[..], b"sftp://"]
@@ -80,13 +80,13 @@ fn uri(argument: &OsStr) -> Option<anyhow::Result<Argument>> {
     };
     let parts = std::str::from_utf8(authority).ok().zip(unescape(path));
     Some(match parts {
-        // The port, the user and escapes in them are the destination's.
+        // The port, the user and their escapes are parsed with the destination.
         Some((authority, path)) => Ok(Argument::Host(format!("ssh://{authority}"), path)),
         None => Err(anyhow::anyhow!("{} is not a valid URI", argument.display())),
     })
 }
 
-/// With `%41` as the byte that it is; `None` where that is not two digits or NUL.
+/// Decodes `%41` to its byte; `None` for invalid digits or NUL.
 fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -106,11 +106,11 @@ fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Standard input and output, as they are called in a request.
+/// The paths of standard input and output in a request.
 pub(super) const STDIN: &str = "/dev/stdin";
 pub(super) const STDOUT: &str = "/dev/stdout";
 
-/// Opens what is to be passed, in the order in which it is expected.
+/// Opens the ends to be passed, in the expected order.
 pub(super) fn open_passed(sources: &[CopyPlace], target: &CopyPlace) -> anyhow::Result<Vec<OwnedFd>> {
     let mut opened = Vec::new();
     for source in sources {
@@ -130,7 +130,7 @@ pub(super) fn open_passed(sources: &[CopyPlace], target: &CopyPlace) -> anyhow::
 
 fn open_stream(path: &Path, access: OFlags) -> anyhow::Result<OwnedFd> {
     let doing = || format!("opening {}", path.display());
-    // A file is read and written where this process's own descriptor stands in it.
+    // A file is read and written at the position of this process's own descriptor.
     let own = match path.to_str() {
         Some(STDIN) => Some(std::io::stdin().as_fd().try_clone_to_owned()),
         Some(STDOUT) => Some(std::io::stdout().as_fd().try_clone_to_owned()),
@@ -145,11 +145,11 @@ fn open_stream(path: &Path, access: OFlags) -> anyhow::Result<OwnedFd> {
     }
     let is_fifo = std::fs::metadata(path).with_context(doing)?.file_type().is_fifo();
     let mut flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
-    // Nothing waits for the other end here; reads and writes do so where the copy is made. Opened anew, so that it blocks as
-    // before for whoever has it, too.
+    // Opening does not wait for the other end; reads and writes wait where the copy is made. A pipe is reopened, so
+    // that it stays blocking for its other users.
     flags.set(OFlags::NONBLOCK, is_fifo);
     match rustix::fs::open(path, flags, Mode::empty()) {
-        // A pipe is its maker's, who may be another user than this process's (`… | sudo -u deploy trunkline cp - …`).
+        // A pipe belongs to its creator, who may be another user (`… | sudo -u deploy trunkline cp - …`).
         Err(Errno::ACCESS) if own.is_some() => own.with_context(doing),
         opened => opened.with_context(doing),
     }

@@ -20,14 +20,14 @@ use crate::report::grid::{Grid, wrap};
 use crate::terminal;
 use crate::terminal::live;
 
-/// The display while the copy runs.
+/// The display of a running copy.
 pub(super) struct View {
-    /// Of what is to be moved, so that its rate and the time that is left are right.
+    /// Counts only bytes that must be moved, so that its rate and remaining time are right.
     bar: ProgressBar,
-    /// The bytes that were there from earlier copies.
+    /// Bytes that earlier copies have already moved.
     resumed: Arc<AtomicU64>,
     shows: Shows,
-    /// The number of copies, each with a host of its own.
+    /// The number of copies, one for each host.
     hosts: usize,
     begun: Instant,
     copies: Mutex<Copies>,
@@ -37,19 +37,19 @@ pub(super) struct View {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shows {
     pub(super) progress: bool,
-    /// The progress goes where no bar can be drawn, in lines.
+    /// Shows progress as lines, since no bar can be drawn.
     pub(super) lines: bool,
     pub(super) json: bool,
     pub(super) names: bool,
-    /// Names of what changes, and why.
+    /// Shows what changes, and why.
     pub(super) changes: bool,
-    /// Skipped names are known to be as they are at the source.
+    /// Skipped files are known to be up to date.
     pub(super) compares: bool,
-    /// Both ends are compared, and what differs is a failure.
+    /// Only compares both ends; a difference is a failure.
     pub(super) check: bool,
-    /// A table at the end.
+    /// Shows a table at the end.
     pub(super) stats: bool,
-    /// Nothing but errors.
+    /// Shows only errors.
     pub(super) quiet: bool,
     pub(super) dry_run: bool,
     /// Standard output is the copy's target.
@@ -60,34 +60,34 @@ pub(super) struct Shows {
 #[derive(Default)]
 struct Copies {
     by_host: HashMap<String, CopyProgress>,
-    /// Whether the bar is one, and not a line of words.
+    /// Shows a bar instead of words.
     has_bar: bool,
     /// The time at which a line was last written.
     written: Option<Instant>,
-    /// The findings of a dry run for each host: names' paths, and their lines.
+    /// The findings of a dry run for each host: paths and their lines.
     to_come: HashMap<String, Vec<(Vec<u8>, String)>>,
-    /// The number of failures for one reason in one directory, by their text.
+    /// The number of equal failures in one directory, by their text.
     failures: HashMap<String, Repeated>,
-    /// The failures of copies of many, or parts of them: by host.
+    /// With several hosts: their failures.
     of_hosts: BTreeMap<String, Vec<String>>,
     succeeded: usize,
     ended: Vec<CopyEnd>,
 }
 
-/// Failures of one kind.
+/// Failures with the same reason.
 #[derive(Default)]
 struct Repeated {
     count: usize,
     last: String,
 }
 
-/// Names in one directory that fail for one reason, of which each gets a line.
+/// The number of equal failures in one directory that get a line each.
 const MOST_ALIKE: usize = 10;
 
-/// Between two lines of progress: what is written into a log is to be read some day.
+/// The pause between lines of progress, which may end up in a log.
 const LINES: Duration = Duration::from_secs(1);
 
-/// A copy that takes less than this has no bar, which would only flash.
+/// Shorter copies show no bar, which would only flash.
 const UNSEEN: Duration = Duration::from_millis(250);
 
 impl View {
@@ -115,7 +115,7 @@ impl View {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows how far one copy is, and with it all of them together.
+    /// Shows the progress of all copies after that of one has changed.
     pub(super) fn progress(&self, host: &str, progress: CopyProgress) {
         if !self.shows.progress || !self.shows.lines && self.begun.elapsed() < UNSEEN {
             return;
@@ -136,7 +136,7 @@ impl View {
             all(|copy| copy.files + copy.adjusted + copy.skipped),
             all(|copy| copy.total_files),
         );
-        // What is found up to date was never to be moved: a bar would tell of bytes that nobody waits for.
+        // Files that are up to date need not be moved; a bar would count their bytes.
         let checks = self.shows.compares && bytes == 0;
         let names = names_done(checks, done, found, more) + &failed;
         if !self.shows.lines {
@@ -144,7 +144,7 @@ impl View {
             self.resumed.store(resumed, Ordering::Relaxed);
             self.bar.set_length(total.saturating_sub(resumed).max(1));
             self.bar.set_position(bytes - resumed);
-            // Before anything is known there is nothing that a bar could show.
+            // Until the total is known, a bar has nothing to show.
             let has_bar = total > 0 && waiting.is_none() && !checks;
             if has_bar != std::mem::replace(&mut copies.has_bar, has_bar) {
                 self.bar.set_style(style(has_bar, &self.resumed));
@@ -167,7 +167,7 @@ impl View {
         }
     }
 
-    /// A line among those of the copy's other messages.
+    /// Prints a line beside the bar.
     pub(super) fn line(&self, line: &str) {
         let width = terminal::width(std::io::stderr());
         let line = Printable::text(line).to_string();
@@ -186,7 +186,7 @@ impl View {
                 continue;
             }
             match event {
-                // Its directory has a line.
+                // The directory's own failure has a line.
                 CopyEvent::Failed { below: true, .. } if !self.shows.names => {}
                 CopyEvent::Failed {
                     path,
@@ -225,7 +225,7 @@ impl View {
         Ok(())
     }
 
-    /// Prints the findings of a dry run, sorted by names.
+    /// Prints the findings of a dry run, sorted by name.
     fn print_sorted(&self, host: &str) -> anyhow::Result<()> {
         let mut lines = self.copies().to_come.remove(host).unwrap_or_default();
         lines.sort();
@@ -233,8 +233,8 @@ impl View {
         self.print(lines.as_bytes())
     }
 
-    /// A name failed. Those of one host are told at once, but for the many that fail alike; those of many hosts in one table
-    /// at the end.
+    /// Reports a failed name. With one host it is printed at once, except if many fail alike; with several, a table
+    /// follows at the end.
     fn failed(&self, host: &str, path: &[u8], message: String, errno: Option<i32>) {
         let mut copies = self.copies();
         if self.several() {
@@ -255,7 +255,7 @@ impl View {
         }
     }
 
-    /// Says how many more failed than were named.
+    /// Prints how many more names failed than were shown.
     fn more_failures(&self) {
         let mut failures: Vec<_> = std::mem::take(&mut self.copies().failures).into_iter().collect();
         failures.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -268,7 +268,7 @@ impl View {
         }
     }
 
-    /// A copy is over; whether everything was copied.
+    /// Reports the end of a copy. Returns true if everything was copied.
     pub(super) fn ended(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
         let CopyProgress {
             failed,
@@ -284,7 +284,7 @@ impl View {
             writeln!(out, "{}", json_end(host, &ended))?;
         } else if !self.several() {
             self.more_failures();
-            // Of a single name that was not copied, the reason says it all.
+            // If a single name was not copied, its error is enough.
             let all = &ended.progress;
             let done = all.files + all.adjusted + all.skipped + all.deleted + all.bytes;
             let has_begun = done > 0 || failed > 1 || success;
@@ -302,7 +302,7 @@ impl View {
         Ok(success)
     }
 
-    /// One of several copies could not begin or go on.
+    /// Reports that one of several copies could not start or continue.
     pub(super) fn broken(&self, host: &str, error: &anyhow::Error) {
         if self.shows.json {
             return self.line(&format!("trunkline: {host}: {error:#}"));
@@ -315,7 +315,7 @@ impl View {
             .push(message);
     }
 
-    /// The user has interrupted the copies.
+    /// Reports that the user has interrupted the copies.
     pub(super) fn interrupted(&self, advice: &str) {
         self.bar.finish_and_clear();
         let done = self.copies().succeeded;
@@ -328,7 +328,7 @@ impl View {
         });
     }
 
-    /// All copies are over.
+    /// Reports the end of all copies.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
         if !self.several() || self.shows.json {
@@ -345,22 +345,21 @@ impl View {
     }
 }
 
-/// Returns the text about a directory's names that fail for one reason.
+/// Returns the key under which equal failures of a directory are counted.
 fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
     if errno != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
         return without_name(path, message);
     }
-    // The amount of each differs, and does not make another reason.
+    // The number of bytes differs between files with the same reason.
     let directory = path.rsplitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default();
     format!("no space left for {}", Printable::line(directory))
 }
 
-/// A message without the last part of the path that it is about, so that those of one directory with one reason are the
-/// same.
+/// Removes the path's last part from a message, so that the same failure in a directory has the same text.
 fn without_name(path: &[u8], message: &str) -> String {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let name = Printable::line(name);
-    // Of a path that begins at the user's home there may be nothing but that.
+    // A path relative to the user's home may be a name alone.
     let found = ["/", ":"].iter().find_map(|before| {
         let name = format!("{before}{name}");
         Some((message.rfind(&name)?, name.len()))
@@ -371,9 +370,9 @@ fn without_name(path: &[u8], message: &str) -> String {
     }
 }
 
-/// Hosts that failed alike in one row, with what failed first.
+/// Returns a table with a row for each set of equal failures, most hosts first.
 fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>) -> String {
-    /// Of each host; the others are counted.
+    /// Messages shown of each host; the others are counted.
     const MOST_MESSAGES: usize = 3;
     if failures.is_empty() {
         return String::new();
@@ -387,7 +386,7 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
         }
         let bare = host.rsplit('@').next().unwrap_or_default();
         for message in &mut messages {
-            // The row has the host's name.
+            // The row already shows the host's name.
             if let Some(rest) = message.strip_prefix(&format!("{host}:")) {
                 *message = rest.trim_start().to_owned();
             }
@@ -410,7 +409,7 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
     table.draw(width)
 }
 
-/// `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`
+/// Returns, for example, `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`.
 fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows) -> String {
     let dry_run = shows.dry_run;
     let all = |value: fn(&CopyProgress) -> u64| -> u64 {
@@ -451,7 +450,7 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     text
 }
 
-/// Returns how many names are done, of those that were found.
+/// Returns how many of the names found are done.
 fn names_done(checks: bool, done: u64, found: u64, more: &str) -> String {
     match checks {
         true => format!(
@@ -463,7 +462,7 @@ fn names_done(checks: bool, done: u64, found: u64, more: &str) -> String {
     }
 }
 
-/// Returns the reason why a copy waits, in words.
+/// Describes why a copy waits.
 fn waits(waiting: &Waiting) -> String {
     match waiting {
         Waiting::Connecting { host } => format!("connecting to {}", Printable::line(host.as_bytes())),
@@ -479,7 +478,7 @@ fn waits(waiting: &Waiting) -> String {
     }
 }
 
-/// A bar on standard error; silent where it is not `shown`, and the callers need not know.
+/// Returns a bar on standard error, hidden unless `shown`.
 fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
     let target = match shown {
         true => live::target(),
@@ -488,12 +487,12 @@ fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
     ProgressBar::with_draw_target(Some(1), target).with_style(style(false, resumed))
 }
 
-/// A bar with what it means, or words alone.
+/// Returns the style of a bar, or of words alone.
 fn style(has_bar: bool, resumed: &Arc<AtomicU64>) -> ProgressStyle {
     let with_resumed = |of: fn(&ProgressState) -> u64| {
         let resumed = Arc::clone(resumed);
         move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            // What cannot be written, nobody sees.
+            // Errors cannot be shown.
             let _ = write!(
                 out,
                 "{}",
@@ -512,18 +511,18 @@ fn style(has_bar: bool, resumed: &Arc<AtomicU64>) -> ProgressStyle {
         .with_key("speed", speed)
 }
 
-/// The rate and the time that is left, once there is one.
+/// Writes the rate and the remaining time, once known.
 fn speed(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    // Half a byte a second is what it begins with.
+    // The initial estimate is half a byte a second.
     if state.per_sec() >= 1.0 {
         let rate = BinaryBytes(state.per_sec() as u64);
         let left = HumanDuration(state.eta());
-        // What cannot be written, nobody sees.
+        // Errors cannot be shown.
         let _ = write!(out, "{rate}/s {left:#} ");
     }
 }
 
-/// `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`
+/// Returns, for example, `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`.
 fn summary(ended: &CopyEnd, shows: Shows) -> String {
     let dry_run = shows.dry_run;
     let CopyEnd {
@@ -577,12 +576,12 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
 }
 
 impl Shows {
-    /// Returns the text about skipped names.
+    /// Returns the word for skipped names.
     fn skipped(self) -> &'static str {
         if self.compares { "up to date" } else { "skipped" }
     }
 
-    /// The path that something became of, and what is said of it, if anything.
+    /// Returns an event's path and its line, if it has one.
     fn line(self, event: &CopyEvent) -> Option<(Vec<u8>, String)> {
         let (path, changes) = match event {
             CopyEvent::Copied { path, changes, .. } | CopyEvent::Adjusted { path, changes } => {
@@ -607,7 +606,7 @@ impl Shows {
     }
 }
 
-/// `12 the same, 2 differ or are missing, 1 extra`
+/// Returns, for example, `12 the same, 2 differ or are missing, 1 extra`.
 fn checked(progress: &CopyProgress) -> String {
     let differ = progress.files + progress.adjusted;
     let counts = [
@@ -646,12 +645,12 @@ fn stats(ended: &CopyEnd) -> String {
     rows.concat() + &format!("{:<15}{:>16.3}\n", "seconds", elapsed.as_secs_f64())
 }
 
-/// Bytes that went over the network, before any compression.
+/// Returns the bytes that went over the network, before compression.
 fn moved(progress: &CopyProgress) -> u64 {
     progress.bytes - progress.resumed.min(progress.bytes)
 }
 
-/// Bytes a second.
+/// Returns bytes per second.
 fn rate(bytes: u64, elapsed: Duration) -> u64 {
     (bytes as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
 }
@@ -690,7 +689,7 @@ fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
         }
     };
     let mut line = serde_json::json!({ "event": what, "target": target });
-    // A path that is not text is given in base64 as well.
+    // A path that is not UTF-8 is also given in base64.
     line["path"] = String::from_utf8_lossy(path).into();
     if std::str::from_utf8(path).is_err() {
         use base64::Engine as _;

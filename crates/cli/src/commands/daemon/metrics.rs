@@ -1,4 +1,4 @@
-//! `trunkline metrics`: the daemon's numbers for Prometheus.
+//! `trunkline metrics`: the daemon's metrics for Prometheus.
 
 use std::fs::Permissions;
 use std::io::Write as _;
@@ -18,7 +18,8 @@ pub struct Args {
     /// Those of the fleet's node on this machine, and not the daemon's.
     #[arg(long)]
     pub(crate) fleet: bool,
-    /// Write them to this file, which is replaced as a whole, for node_exporter's textfile collector. Where no daemon (with
+    /// Write them to this file, which is replaced as a whole, for node_exporter's textfile collector. Where no daemon
+    /// (with
     /// --fleet: no node) runs, the file is removed.
     #[arg(long, value_name = "FILE")]
     textfile: Option<PathBuf>,
@@ -27,7 +28,7 @@ pub struct Args {
     pub openmetrics: bool,
 }
 
-/// The exit status where no daemon runs, or no node.
+/// The exit status if no daemon runs, or no node.
 const NOT_RUNNING: u8 = 1;
 
 /// `trunkline metrics`.
@@ -37,7 +38,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// Prints the numbers, or writes them to the file; says why there are none, and removes the file.
+    /// Prints the metrics, or writes them to the file. Without any, prints `otherwise` and removes the file.
     ///
     /// # Errors
     /// They cannot be written.
@@ -60,7 +61,7 @@ impl Args {
     }
 }
 
-/// The daemon's metrics; `None` without a daemon.
+/// Returns the daemon's metrics; `None` without a daemon.
 async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Option<String>> {
     let Some(mut client) = backend.find(Running::Anywhere).await? else {
         return Ok(None);
@@ -71,7 +72,7 @@ async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Opti
     }
 }
 
-/// Whoever reads the file sees it as it was or as it is.
+/// Replaces the file atomically.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let directory = match file.parent() {
         Some(directory) if directory != Path::new("") => directory,

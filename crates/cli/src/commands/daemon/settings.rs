@@ -1,4 +1,4 @@
-//! `trunkline settings`: config.toml's settings, as they are in force.
+//! `trunkline settings`: config.toml's settings that are in force.
 
 use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 /// `trunkline settings`.
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let (file, running) = runtime()?.block_on(async {
-        // A private one has read the file just now.
+        // A private daemon reads the file now.
         let file = match backend.connect(Daemon::Own).await {
             Ok(client) => status(client, backend).await,
             Err(error) => Err(error),
@@ -39,7 +39,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let file = match file {
         Ok(file) => file,
         Err(error) if args.json => return Err(error),
-        // Which settings there are is what helps.
+        // A list of the settings helps the user most.
         Err(error) => {
             let page = Command::new(program::find()?).arg("--settings").status();
             page.context("printing the settings")?;
@@ -81,7 +81,7 @@ async fn status(mut client: Client, backend: &Backend) -> anyhow::Result<DaemonS
     }
 }
 
-/// The settings whose values differ.
+/// Returns the settings whose values differ.
 fn changed_settings<'a>(running: &'a [SettingReport], file: &[SettingReport]) -> Vec<&'a str> {
     let differs = |one: &&SettingReport| {
         let same = file.iter().find(|other| other.key == one.key);
@@ -94,7 +94,7 @@ fn changed_settings<'a>(running: &'a [SettingReport], file: &[SettingReport]) ->
         .collect()
 }
 
-/// A row for each, those that are set marked. Ends in a newline.
+/// Returns a row for each setting, with a mark if it is set, and a final newline.
 fn table(settings: &[SettingReport], width: Option<u16>) -> String {
     let mut table = Grid::new(["SETTING", "VALUE", "DEFAULT", "MEANING"]);
     for setting in settings {

@@ -1,4 +1,4 @@
-//! `trunkline status`: the daemon itself.
+//! `trunkline status`: the state of the daemon itself.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The exit status where no daemon runs.
+/// The exit status if no daemon runs.
 const NOT_RUNNING: u8 = 1;
 
 /// `trunkline status`.
@@ -55,7 +55,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A line for each thing. Ends in a newline.
+/// Returns a line for each fact, with a final newline.
 fn render(status: &DaemonStatus) -> String {
     let load = &status.load;
     let open = status.descriptors;
@@ -105,7 +105,7 @@ fn render(status: &DaemonStatus) -> String {
         .collect()
 }
 
-/// The file, and what is in force of it that is no default.
+/// Returns the file, and the settings that differ from their defaults.
 fn settings(status: &DaemonStatus) -> String {
     let mut lines = vec![status.config.display().to_string()];
     let set = status
@@ -131,7 +131,7 @@ mod tests {
             pid: 42,
             version: "1.2.3".into(),
             protocol: 9,
-            // Not yet: 0 s whenever this is run.
+            // In the future, so that the age is always 0 s.
             since: u64::MAX,
             memory: Some(12 << 20),
             descriptors: 31,

@@ -10,7 +10,7 @@ use super::sections::{self, Row, Sections};
 /// The date of the last change to [`sections`].
 const DATE: &str = "2026-11-29";
 
-/// Every page, with its file's name.
+/// Returns every page with its file name.
 ///
 /// # Errors
 /// A command has no entry in [`sections`].
@@ -63,8 +63,8 @@ fn page(command: &Command) -> anyhow::Result<(String, Vec<u8>)> {
     Ok((format!("{name}.1"), page))
 }
 
-/// The command as clap_mangen writes it well: the synopsis of `--help`, a description that says more than the name's line, and
-/// the values of an option in its text.
+/// Adapts a command to clap_mangen: the synopsis of `--help`, a longer description than the name's line, and an
+/// option's values in its text.
 fn for_man(command: &Command, sections: &Sections) -> Command {
     let usage = match sections.synopsis {
         "" => command.clone().render_usage().to_string(),
@@ -93,7 +93,7 @@ fn for_man(command: &Command, sections: &Sections) -> Command {
     })
 }
 
-/// The values that an option can have: `lost (when the connection was lost), never`.
+/// Returns the possible values of an option: `lost (when the connection was lost), never`.
 fn values(argument: &clap::Arg) -> Option<String> {
     if !argument.get_action().takes_values() {
         return None;
@@ -128,7 +128,7 @@ fn write_rows(roff: &mut Roff, title: &str, rows: &[Row]) {
     }
 }
 
-/// Each with what it does above it, as a shell would take it.
+/// Writes examples, each below its description, as typed in a shell.
 fn write_examples(roff: &mut Roff, examples: &[Row]) {
     roff.control("SH", ["EXAMPLES"]);
     for (n, (text, command)) in examples.iter().enumerate() {
@@ -190,7 +190,7 @@ mod tests {
             for (_, example) in sections.examples {
                 let lines = example.replace("\\\n", "");
                 for words in lines.lines().filter_map(trunkline_words) {
-                    // ssh's options are ssh's.
+                    // ssh's options are not clap's.
                     if words.get(1).is_some_and(|word| word == "ssh") {
                         continue;
                     }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn every_example_fits_a_terminal_of_80_columns() {
-        // 78 without man's margin, of which the indentation takes eleven.
+        // 78 without man's margin, minus an indentation of eleven.
         const WIDTH: usize = 78 - 7 - 4;
         for (name, sections) in sections::ALL {
             for line in sections.examples.iter().flat_map(|(_, example)| example.lines()) {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The words of a line that runs `trunkline`, without what a shell would take away: quotes, redirections, what follows.
+    /// Returns the words of a line that runs `trunkline`, without quotes, redirections and later commands.
     fn trunkline_words(line: &str) -> Option<Vec<String>> {
         let line = line
             .split(" > ")

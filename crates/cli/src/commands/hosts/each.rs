@@ -1,4 +1,4 @@
-//! The same for each of many hosts, which are named as for `run`: told as they answer, and summed up in the end.
+//! Commands that act on each of many hosts, named as for `run`: with results as they arrive and a summary at the end.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -42,15 +42,15 @@ pub(crate) struct HostArgs {
 /// The hosts of a command.
 pub(crate) struct Hosts {
     pub(crate) targets: Vec<Target>,
-    /// Those that cannot be reached by what their inventory says.
+    /// Hosts that the inventory gives no way to reach.
     skipped: Vec<Skipped>,
     ssh: SshOptions,
     world: World,
 }
 
 impl HostArgs {
-    /// Every host that was named, once. Patterns stand for hosts with connections where `open` and any of them matches, and
-    /// for aliases of ssh_config otherwise.
+    /// Returns every named host once. With `open`, patterns match hosts with connections; if none does, they match
+    /// aliases of ssh_config.
     pub(crate) async fn find(mut self, open: bool, backend: &Backend) -> anyhow::Result<Hosts> {
         self.many.add(self.destinations);
         let open = match open && self.many.has_patterns() {
@@ -73,7 +73,7 @@ impl HostArgs {
     }
 }
 
-/// The names of the hosts that have connections.
+/// Returns the names of the hosts with connections.
 async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
     let Some(mut client) = backend.find(Running::Anywhere).await? else {
         return Ok(Vec::new());
@@ -85,12 +85,12 @@ async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
 }
 
 impl Hosts {
-    /// Returns whether there is nothing to sum up.
+    /// Returns true if there is only one host, and thus no summary.
     pub(crate) fn is_one(&self) -> bool {
         self.targets.len() + self.skipped.len() == 1
     }
 
-    /// The request to the daemon about one of them.
+    /// Returns the request to the daemon about one host.
     pub(crate) fn request(&self, target: &Target) -> HostRequest {
         let mut ssh_args = self.ssh.to_args();
         ssh_args.extend_from_slice(&target.ssh_args);
@@ -102,8 +102,8 @@ impl Hosts {
         }
     }
 
-    /// Does something for each of them, with `at_once` of them at the same time, and prints what it returns as it comes. What
-    /// went wrong is told with the host's name, and again in a table in the end, where hosts that failed alike share a row.
+    /// Runs `work` for each host, `at_once` at the same time, and prints each result as it arrives. Errors are printed
+    /// with the host's name, and again in a final table in which equal failures share a row.
     pub(crate) async fn each(
         &self,
         backend: &Backend,
@@ -137,7 +137,7 @@ impl Hosts {
             results.push(result);
         }
         let (work, progress) = (&work, &progress);
-        // Each tells its own end, while the others go on: one of them may have a question on the screen.
+        // Each host reports its own end, while another may have a question on the screen.
         let mut answers = futures_util::stream::iter(self.targets.iter().enumerate())
             .map(async |(place, target)| {
                 progress.start(&target.name);
@@ -160,7 +160,7 @@ impl Hosts {
         self.sum_up(&results, begun, backend).await
     }
 
-    /// Counts a host, and tells what went wrong with it.
+    /// Counts a host, and prints its error.
     async fn tell(&self, result: &HostResult, progress: &Progress, backend: &Backend) {
         if let Outcome::Failed { message, .. } = &result.outcome {
             let _quiet = backend.questions().quiet().await;
@@ -199,7 +199,7 @@ impl Hosts {
     }
 }
 
-/// A message without the host's name before it, where it has that.
+/// Removes the host's name from the start of a message.
 fn without_name<'a>(target: &Target, message: &'a str) -> &'a str {
     let names = [&target.name, &target.destination.host];
     let mut rests = names

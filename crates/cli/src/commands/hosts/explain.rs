@@ -1,4 +1,4 @@
-//! `trunkline explain`: what a host resolves to, and what there is of it.
+//! `trunkline explain`: how a host resolves, its settings and its connections.
 
 use std::io;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let width = terminal::width(io::stdout());
     runtime()?.block_on(async {
         let hosts = &hosts.find(false, backend).await?;
-        // What is wrong on this machine is told once, and not of each host.
+        // Connects once first, so that a problem of this machine is reported once and not for each host.
         drop(backend.connect(Daemon::Usual).await?);
         let explain = async |_, target: &Target| {
             let request = hosts.request(target);
@@ -84,10 +84,10 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The part of a value that is shown without --all.
+/// The length of a value that is shown without --all.
 const LONGEST_VALUE: usize = 100;
 
-/// For people. What servers and files say in it is printable. Ends in a newline.
+/// Returns the text for display, with a final newline. Text from servers and files is made printable.
 fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u16>) -> String {
     let mut lines = vec![explained.address.clone()];
     lines.extend(apart.map(|why| format!("{why}: commands from here make connections of their own")));
@@ -171,7 +171,7 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
         .collect()
 }
 
-/// The work of a connection.
+/// Describes a connection.
 fn connection_line(
     explained: &Explanation,
     connection: &trunkline_control::protocol::ConnectionReport,
@@ -226,7 +226,7 @@ fn agreed_algorithms(handshake: &Handshake) -> String {
     parts.join(", ")
 }
 
-/// As a line of ssh_config would set it, with what it would be.
+/// Describes a setting as a line of ssh_config, with its usual value.
 fn departure_line(
     Departure {
         keyword,

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     destinations: Vec<String>,
     #[command(flatten)]
     many: ManyHosts,
-    /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the system's.
+    /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the
+    /// system's.
     #[arg(short = 'F', value_name = "FILE")]
     config: Option<OsString>,
     /// Print one JSON document; with --watch, one on each line.
@@ -67,7 +68,7 @@ pub(crate) fn main(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode
     })
 }
 
-/// The hosts with connections, sorted by name as people sort, and the names of hosts that were asked for and have none.
+/// Returns the hosts with connections in natural order, and the requested names that have none.
 async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport>, Vec<String>)> {
     let mut hosts = match backend.find(Running::Anywhere).await? {
         None => Vec::new(),
@@ -79,7 +80,7 @@ async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport
     let of = all_masters(args.config.clone())?;
     let found = masters(of, MasterAction::Look, backend).await?;
     for report in found.into_iter().map(|found| found.report) {
-        // The daemon may go through a master of the user's own, and have told of it.
+        // The daemon may use a master of the user's own and have reported it.
         let socket = report.master.as_ref().map(|master| &master.socket);
         if !hosts
             .iter()
@@ -114,7 +115,7 @@ fn table(hosts: &[HostReport]) -> String {
     connections::table(hosts, size(io::stdout()).map(|(columns, _)| columns))
 }
 
-/// Shows the connections again and again, on a screen of their own where there is one, until a signal ends it.
+/// Shows the connections repeatedly, on a terminal's alternate screen, until a signal arrives.
 async fn watch(args: &Args, pause: Duration, backend: &Backend) -> anyhow::Result<()> {
     let mut interrupts = Interrupts::watch()?;
     let mut screen = Screen::open(!args.json)?;
@@ -140,8 +141,8 @@ async fn watch(args: &Args, pause: Duration, backend: &Backend) -> anyhow::Resul
     }
 }
 
-/// Where a table is shown that changes: the terminal's other screen, which leaves what stands on the usual one. Elsewhere
-/// tables follow each other.
+/// The place of a changing table: the terminal's alternate screen, which keeps the main one intact. Elsewhere tables
+/// follow each other.
 struct Screen {
     is_terminal: bool,
     shown: String,
@@ -189,7 +190,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Leaves what was shown last on the usual screen.
+    /// Leaves the last table on the main screen.
     fn close(&mut self) -> anyhow::Result<()> {
         self.leave()?;
         if std::mem::take(&mut self.is_terminal) {
@@ -210,7 +211,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // An error is told on the usual screen.
+        // An error is printed on the main screen.
         let _ = self.leave();
     }
 }

@@ -1,6 +1,6 @@
-//! The input of each host's shell: the command with the host's name in it, its variables, a script, another user.
+//! The input of each host's shell: the command with the host's name, its variables, a script, another user.
 //!
-//! A server's shell is whatever its user has. What is composed here is for shells of the Bourne family and fish; csh stops
+//! A server's shell is whatever its user has. These commands are for shells of the Bourne family and fish; csh stops
 //! before the command.
 
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use trunkline_request::shell::quote;
 
 use super::sudo::Tokens;
 
-/// The command of a run, before it is some host's.
+/// The command of a run, before a host's name is filled in.
 #[derive(Debug, Clone)]
 pub(super) struct Command {
     /// The command's words, or the script's arguments.
@@ -24,11 +24,11 @@ pub(super) struct Command {
     script: Option<Script>,
 }
 
-/// One host of a run: what stands for `{host}` and `{n}`.
+/// A host of a run: the values of `{host}` and `{n}`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host<'a> {
     pub(super) name: &'a str,
-    /// Its place in the list, from 1.
+    /// Its number in the list, from 1.
     pub(super) number: usize,
 }
 
@@ -37,12 +37,12 @@ impl Command {
         Self { words, env, script }
     }
 
-    /// Its variables alone.
+    /// Returns the variables alone.
     pub(super) fn into_env(self) -> Vec<Variable> {
         self.env
     }
 
-    /// The script's text, which comes before everything else that the command reads.
+    /// Returns the script's text, which precedes all other input.
     pub(super) fn script(&self) -> Arc<[u8]> {
         self.script
             .as_ref()
@@ -50,7 +50,7 @@ impl Command {
             .unwrap_or_default()
     }
 
-    /// Returns the command for a host; as another user, if there are words for sudo.
+    /// Returns the command for a host. With tokens for sudo, it runs as another user.
     ///
     /// # Errors
     /// The host's name cannot be put into the command.
@@ -58,7 +58,7 @@ impl Command {
         let mut line = Vec::new();
         for Variable { name, value } in &self.env {
             let value = quote(value.as_bytes());
-            // What cannot be set must not be missing silently.
+            // A variable that cannot be set must not be missing silently.
             line.extend([b"export ", name.as_bytes(), b"=", &value, b" || exit 255; "].concat());
         }
         let words = self.words.iter().map(|word| fill_in(word.as_bytes(), host));
@@ -79,7 +79,7 @@ impl Command {
         })
     }
 
-    /// The same for people: without what sudo's questions are recognised by, and without a script's upload.
+    /// Returns the command for display: without sudo's tokens and the script's upload.
     pub(super) fn for_people(&self, host: Host<'_>) -> anyhow::Result<String> {
         let mut parts = Vec::new();
         for Variable { name, value } in &self.env {
@@ -96,7 +96,7 @@ impl Command {
     }
 }
 
-/// Puts the host's name and number where `{host}` and `{n}` stand. `${n}` is the shell's, and `{{n}}` is a template's.
+/// Replaces `{host}` and `{n}` with the host's name and number. `${n}` is the shell's, and `{{n}}` a template's.
 fn fill_in(text: &[u8], host: Host<'_>) -> anyhow::Result<Vec<u8>> {
     let mut filled = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -141,7 +141,7 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// Reads `NAME=VALUE`.
+    /// Parses `NAME=VALUE`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text
             .split_once('=')
@@ -157,16 +157,16 @@ impl Variable {
     }
 }
 
-/// A script of this machine.
+/// A local script.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     name: String,
     text: Arc<[u8]>,
-    /// The interpreter of its first line; `sh` if that names none.
+    /// The interpreter in its first line; `sh` if there is none.
     interpreter: Vec<Vec<u8>>,
 }
 
-/// The longest script. It is in memory once; more than this is not a script.
+/// The longest script. It is kept in memory.
 const LONGEST: u64 = 16 << 20;
 
 impl Script {
@@ -195,9 +195,9 @@ impl Script {
         })
     }
 
-    /// The words before the script's arguments. They take the script off the beginning of standard input into a file,
-    /// whose name they remove before the script runs, so that nothing can stay behind; the interpreter reads it through
-    /// its descriptor. What else is on standard input is the script's.
+    /// Returns the words before the script's arguments. They copy the script from the start of standard input into a
+    /// file, and unlink it before it runs, so that it cannot be left behind; the interpreter reads it through its
+    /// descriptor. The rest of standard input is the script's.
     fn runner(&self) -> Vec<u8> {
         let interpreter: Vec<Vec<u8>> = self.interpreter.iter().map(|word| quote(word)).collect();
         let length = self.text.len().to_string();
@@ -221,7 +221,7 @@ impl Script {
     }
 }
 
-/// Returns the interpreter of the first line, in the kernel's way: a path, and the rest of the line as one argument
+/// Returns the interpreter of the first line, as the kernel reads it: a path, and the rest of the line as one argument
 /// (execve(2)).
 fn interpreter(text: &[u8]) -> Vec<Vec<u8>> {
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A run whose commands another program executes in the daemon's place: what is to run, and the report of what that tells.
+//! A run whose commands another program executes in the daemon's place: its work, and the report of its results.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -21,37 +21,37 @@ use crate::report::lines::Stream;
 use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED};
 use crate::terminal::interrupts::status_of;
 
-/// The commands of a run, and the limits for all of them.
+/// The commands of a run, and their limits.
 #[derive(Debug)]
 pub struct Work {
-    /// The hosts in their order, each with its command line.
+    /// The hosts in order, each with its command line.
     pub hosts: Vec<(Target, Vec<u8>)>,
-    /// Hosts that cannot be reached by what their inventory says.
+    /// Hosts that the inventory gives no way to reach.
     pub skipped: Vec<Skipped>,
     /// The beginning of every command's input.
     pub script: Arc<[u8]>,
     /// Hosts to run on at the same time.
     pub at_once: u16,
-    /// Hosts in a batch, if not all of them are one.
+    /// Hosts in a batch; `None` if there are no batches.
     pub batch: Option<NonZeroUsize>,
-    /// The number of failures after which no more hosts are started, if there is one.
+    /// The number of failures after which no more hosts are started.
     pub failures: Option<usize>,
     /// The time limit for each host.
     pub limit: Option<Duration>,
-    /// The number of times that a host on which nothing may have run is tried again.
+    /// How often a host is tried again if nothing can have run on it.
     pub retries: u32,
 }
 
 impl Args {
-    /// Returns whether there are options for ssh.
+    /// Returns true if there are options for ssh.
     pub fn has_ssh_options(&self) -> bool {
         !self.ssh.to_args().is_empty()
     }
 
-    /// The work, for a program that has no password for sudo. Ends the process if there is no command.
+    /// Returns the work for a program that has no password for sudo. Ends the process if there is no command.
     ///
     /// # Errors
-    /// What is wrong with hosts, inventories and scripts.
+    /// Hosts, inventories or scripts are invalid.
     pub async fn take_work(&mut self, world: &World, backend: &Backend) -> anyhow::Result<Work> {
         if self.command.is_empty() && self.script.is_none() {
             super::refuse_without_command();
@@ -80,7 +80,7 @@ impl Args {
     }
 }
 
-/// The report of a run that another program executes. Hosts are numbered from 0, in their order.
+/// The report of a run that another program executes. Hosts are numbered from 0, in order.
 #[derive(Debug)]
 pub struct Elsewhere<'a> {
     run: &'a Run<'a>,
@@ -95,12 +95,12 @@ pub struct Elsewhere<'a> {
     without_password: Vec<String>,
 }
 
-/// A host of which the end is not known yet.
+/// A host that has not ended yet.
 #[derive(Debug)]
 struct Pending<'a> {
     collected: Collected<'a>,
     started: Option<(SystemTime, Instant)>,
-    /// The first that it wrote to standard error.
+    /// The first bytes of its standard error.
     complaint: Vec<u8>,
 }
 
@@ -108,10 +108,10 @@ struct Pending<'a> {
 const SUDO: &[u8] = b"sudo: ";
 
 impl<'a> Elsewhere<'a> {
-    /// Of hosts of which nothing is told yet. `signal` is the user's, if there was one already; `begun` is when the run began.
+    /// Starts the report. `signal` is one that the user has already sent; `begun` is when the run began.
     ///
     /// # Errors
-    /// Files for the output cannot be made.
+    /// Files for the output cannot be created.
     pub fn begin(
         run: &'a Run<'a>,
         view: &'a View,
@@ -145,7 +145,7 @@ impl<'a> Elsewhere<'a> {
         })
     }
 
-    /// A signal of the user's ends the run; returns whether it is the first.
+    /// Ends the run because of a signal. Returns true for the first one.
     pub fn interrupt(&mut self, signal: i32) -> bool {
         if self.signal.is_some() {
             self.view.progress.clear();
@@ -156,12 +156,12 @@ impl<'a> Elsewhere<'a> {
         true
     }
 
-    /// Returns whether the user has ended the run.
+    /// Returns true if the user has ended the run.
     pub fn is_interrupted(&self) -> bool {
         self.signal.is_some()
     }
 
-    /// Returns whether nobody reads the output any more.
+    /// Returns true if the output is no longer read.
     pub fn is_unread(&self) -> bool {
         self.view.is_unread.load(Ordering::Relaxed)
     }
@@ -171,7 +171,7 @@ impl<'a> Elsewhere<'a> {
         &self.without_password
     }
 
-    /// The command has begun.
+    /// Notes that the command has begun.
     pub fn start(&mut self, host: u32) {
         if let Some((pending, target)) = self.pending(host)
             && pending.started.is_none()
@@ -181,7 +181,7 @@ impl<'a> Elsewhere<'a> {
         }
     }
 
-    /// The command has printed this.
+    /// Handles the command's output.
     ///
     /// # Errors
     /// It cannot be written or kept.
@@ -196,7 +196,7 @@ impl<'a> Elsewhere<'a> {
         pending.collected.add(stream, data)
     }
 
-    /// Something for the user.
+    /// Shows the user a message.
     ///
     /// # Errors
     /// It cannot be written.
@@ -206,7 +206,7 @@ impl<'a> Elsewhere<'a> {
         progress.write(&mut std::io::stderr(), line.as_bytes())
     }
 
-    /// The command has ended.
+    /// Notes that the command has ended.
     ///
     /// # Errors
     /// The result cannot be written.
@@ -214,7 +214,7 @@ impl<'a> Elsewhere<'a> {
         self.finish_with(host, outcome_of(exit))
     }
 
-    /// The command was not started, or its end is not known.
+    /// Notes that the command was not started, or that its end is not known.
     ///
     /// # Errors
     /// The result cannot be written.
@@ -224,7 +224,7 @@ impl<'a> Elsewhere<'a> {
         self.finish_with(host, failed_outcome(failure, None, stopping))
     }
 
-    /// Nobody started the command, and nobody will. `kind` is for a reason that is neither the user nor other hosts.
+    /// Notes that the command will never start. `kind` is the reason if that is neither the user nor other hosts.
     ///
     /// # Errors
     /// The result cannot be written.
@@ -242,7 +242,7 @@ impl<'a> Elsewhere<'a> {
         self.finish_with(host, outcome)
     }
 
-    /// Nothing more is told: what becomes of the rest is not known here.
+    /// Notes that the end of the remaining commands will not be known.
     ///
     /// # Errors
     /// A result cannot be written.
@@ -258,7 +258,7 @@ impl<'a> Elsewhere<'a> {
         Ok(())
     }
 
-    /// Prints the end of the run; the exit status. `is_over`: all has been told.
+    /// Prints the end of the run and returns the exit status. `is_over`: all hosts have ended.
     ///
     /// # Errors
     /// It cannot be written.

@@ -1,4 +1,4 @@
-//! The hosts of one command, by the dozen: lists, patterns, files and inventories.
+//! The hosts of one command: lists, patterns, files and inventories.
 
 mod groups;
 
@@ -23,8 +23,8 @@ use crate::ssh_options::HOSTS;
 /// Hosts by the dozen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManyHosts {
-    /// Hosts: names, ranges and lists such as 'db[01-20],web1' or 'me@web[1-3]:2222', patterns of ssh_config's Host aliases
-    /// such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
+    /// Hosts: names, ranges and lists such as 'db[01-20],web1' or 'me@web[1-3]:2222', patterns of ssh_config's Host
+    /// aliases such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
     #[arg(help_heading = HOSTS, short = 'H', visible_short_alias = 'w', long, value_name = "HOSTS")]
     hosts: Vec<String>,
     /// A group of hosts that ClusterShell's nodeset knows, as for clush; '*' is all of them.
@@ -39,24 +39,24 @@ pub(crate) struct ManyHosts {
 }
 
 impl ManyHosts {
-    /// Returns whether there are any options that name hosts.
+    /// Returns true if any options name hosts.
     pub(crate) fn are_given(&self) -> bool {
         !self.hosts.is_empty() || !self.inventory.is_empty() || !self.group.is_empty()
     }
 
-    /// Names more of them, as -H does.
+    /// Adds hosts as -H does.
     pub(crate) fn add(&mut self, names: Vec<String>) {
         self.hosts.extend(names);
     }
 
-    /// Returns whether patterns may be among them.
+    /// Returns true if the hosts may include patterns.
     pub(crate) fn has_patterns(&self) -> bool {
         self.hosts
             .iter()
             .any(|list| is_pattern(list) || list.contains('@'))
     }
 
-    /// Takes hosts away, as `!` does in a list.
+    /// Excludes hosts, as `!` does in a list.
     ///
     /// # Errors
     /// A file of names cannot be read, or is malformed.
@@ -70,7 +70,7 @@ impl ManyHosts {
         Ok(())
     }
 
-    /// Every host that was named, once, and those among them that cannot be reached by what the inventory says.
+    /// Returns every named host once, and those of the inventory that cannot be reached.
     pub(crate) async fn selection(
         &self,
         config_file: Option<&OsStr>,
@@ -80,8 +80,7 @@ impl ManyHosts {
         self.selection_among(&[], config_file, world, backend).await
     }
 
-    /// The same, where a pattern stands for what it matches of these names, and for aliases of ssh_config if it matches
-    /// none.
+    /// The same, but a pattern matches these names, or aliases of ssh_config if it matches none of them.
     pub(crate) async fn selection_among(
         &self,
         names: &[String],
@@ -151,7 +150,8 @@ impl ManyHosts {
         targets.collect()
     }
 
-    /// The hosts of the inventories, which a private daemon reads: what it runs for that may ask on our terminal.
+    /// Returns the hosts of the inventories. A private daemon reads them, so that programs it runs can ask on our
+    /// terminal.
     async fn in_inventory(&self, world: &World, backend: &Backend) -> anyhow::Result<Selection> {
         let patterns = self.hosts.iter().map(|pattern| names_in_file(pattern, world));
         let pattern = match self.hosts.is_empty() {
@@ -181,25 +181,25 @@ impl ManyHosts {
     }
 }
 
-/// Names the hosts that cannot be reached by what the inventory says, where they are not reported as having failed.
+/// Warns of hosts that the inventory gives no way to reach, unless they are reported as failed.
 pub(crate) fn warn_of(skipped: &[Skipped]) {
     for host in skipped {
         warn(&format!("{} is left out: {}", host.name, host.why));
     }
 }
 
-/// Says what is odd about the hosts, and no reason to stop.
+/// Warns of something odd about the hosts.
 fn warn(text: &str) {
     crate::report::tell(Printable::line(text));
 }
 
-/// The words about a name that is like the one that was typed.
+/// Returns the suggestion of a name similar to the typed one.
 pub(super) fn suggestion(near: Option<&str>) -> String {
     near.map(|near| format!("; did you mean {near}?"))
         .unwrap_or_default()
 }
 
-/// For hosts that have no address: a sentence with the aliases of ssh_config that they were most likely meant to be.
+/// For hosts without an address, suggests the aliases of ssh_config that were probably meant.
 pub(crate) async fn misspelt(
     names: &[&str],
     config_file: Option<&OsStr>,
@@ -229,7 +229,7 @@ pub(crate) async fn misspelt(
     })
 }
 
-/// The pattern that a file of names is for an inventory; any other pattern as it is.
+/// Returns the pattern for a file of names; any other pattern as it is.
 fn names_in_file(pattern: &str, world: &World) -> anyhow::Result<String> {
     if !pattern.starts_with('@') {
         return Ok(pattern.to_owned());
@@ -239,7 +239,7 @@ fn names_in_file(pattern: &str, world: &World) -> anyhow::Result<String> {
     Ok(list.without_excluded(names).join(","))
 }
 
-/// A path by which another process finds what this one has open (`-i <(script)`).
+/// Returns a path with which another process can open a descriptor of this one (`-i <(script)`).
 fn seen_by_others(path: &Path) -> OsString {
     let number = match path.to_str() {
         Some("/dev/stdin") => "0",
@@ -249,7 +249,7 @@ fn seen_by_others(path: &Path) -> OsString {
     format!("/proc/{}/fd/{number}", std::process::id()).into()
 }
 
-/// The aliases of ssh_config that match a pattern.
+/// Returns the aliases of ssh_config that match a pattern.
 async fn aliases(
     pattern: &str,
     config_file: Option<&OsStr>,

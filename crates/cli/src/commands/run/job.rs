@@ -1,4 +1,4 @@
-//! One host's part of a run: its session, its input, its questions, its output on the way to the screen.
+//! One host's part of a run: its session, input, questions and output.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,22 +33,22 @@ use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED, Trouble};
 use crate::spool::{Feed, HostInput, NotWhole};
 
-/// The display while the run lasts.
+/// The display of a run.
 #[derive(Debug)]
 pub struct View {
     pub(super) progress: Progress,
-    /// Lines are printed as they come.
+    /// Lines are printed as they arrive.
     pub(super) live: bool,
-    /// Output is kept for later, here.
+    /// The store for output that is shown later.
     pub(super) keep: Option<Arc<Store>>,
     pub(super) names: Names,
     pub(super) colours: Colours,
     pub(super) error_colours: Colours,
-    /// Nobody reads the lines any more.
+    /// Set when standard output is closed.
     pub(super) is_unread: AtomicBool,
 }
 
-/// One host's output, on its way to the screen and to whoever wants all of it.
+/// One host's output, shown and kept.
 #[derive(Debug)]
 pub(super) struct Collected<'a> {
     view: &'a View,
@@ -59,7 +59,7 @@ pub(super) struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    /// Nothing yet, of the host of this name and number.
+    /// Returns an empty output for the host of this name and number.
     pub(super) fn new(view: &'a View, name: &str, number: usize) -> Self {
         let output = || view.keep.as_ref().map(Output::new).unwrap_or_default();
         let prefixer = |stream, colours| LinePrefixer::new(&view.names, name, number, stream, colours);
@@ -72,7 +72,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// Shows a last line without its end; what was kept.
+    /// Shows an incomplete last line, and returns the kept output.
     pub(super) fn end(self) -> (Output, Output) {
         if self.view.live {
             for (prefixer, stream) in [(self.out, Stream::Stdout), (self.err, Stream::Stderr)] {
@@ -122,7 +122,7 @@ pub(super) struct Common<'a> {
     pub(super) backend: &'a Backend,
     pub(super) world: World,
     pub(super) limit: Option<Duration>,
-    /// The number of times that a host on which nothing may have run is tried again.
+    /// How often a host is tried again if nothing can have run on it.
     pub(super) retries: u32,
     pub(super) failures: Failures,
     pub(super) password: SharedPassword,
@@ -133,12 +133,12 @@ pub(super) struct Common<'a> {
 /// One host's part of a run.
 pub(super) struct Job<'a> {
     pub(super) common: &'a Common<'a>,
-    /// Its place in the list, from 1.
+    /// Its number in the list, from 1.
     pub(super) number: usize,
     pub(super) target: Target,
     pub(super) ssh_args: Vec<OsString>,
     pub(super) command: Vec<u8>,
-    /// By which sudo's question is recognised, where the command is run by sudo.
+    /// Recognises sudo's question, if sudo runs the command.
     pub(super) sudo: Option<Arc<Tokens>>,
     pub(super) input: HostInput,
 }
@@ -183,7 +183,7 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the outcome of a host whose turn comes when no more hosts are to start.
+    /// Returns the outcome of a host that must not start any more.
     fn not_to_start(&self) -> Option<Outcome> {
         let (kind, message) = match self.common.failures.too_many() {
             _ if *self.common.interrupted.borrow() => (INTERRUPTED, RUN_INTERRUPTED),
@@ -197,7 +197,7 @@ impl Job<'_> {
         })
     }
 
-    /// Runs the command, and again for as often as was asked where nothing may have run and the reason may pass.
+    /// Runs the command, and retries as configured while nothing can have run and the failure may be temporary.
     async fn tries(&self, collected: &mut Collected<'_>, progressed: &mut Progressed) -> Outcome {
         let mut failures = 0;
         loop {
@@ -249,7 +249,7 @@ impl Job<'_> {
         show(&self.common.view, Stream::Stderr, line.as_bytes())
     }
 
-    /// Runs the command, at most once.
+    /// Runs the command at most once.
     async fn attempts(
         &self,
         collected: &mut Collected<'_>,
@@ -259,7 +259,7 @@ impl Job<'_> {
             Attempt::Over(outcome) => return Ok(outcome),
             Attempt::NeedsSystemSsh(_) => {}
         }
-        // Nothing was begun. Where nobody is to be asked, the daemon runs the system's ssh itself.
+        // Nothing has started. If no one can be asked, the daemon runs the system's ssh itself.
         Ok(match self.attempt(false, collected, progressed).await? {
             Attempt::Over(outcome) => outcome,
             Attempt::NeedsSystemSsh(reasons) => Outcome::Failed {
@@ -280,7 +280,7 @@ impl Job<'_> {
         let Some(limit) = self.common.limit else {
             return work.await;
         };
-        // The daemon keeps the time; this is for one that does not answer.
+        // The daemon keeps the time limit; this covers a daemon that does not answer.
         let Ok(attempt) = tokio::time::timeout(limit + GRACE, work).await else {
             let seconds = limit.as_secs_f64();
             return Ok(Attempt::Over(Outcome::Failed {
@@ -313,7 +313,7 @@ impl Job<'_> {
         }
     }
 
-    /// Asks for the session, and begins its input: what is still to be fed to it.
+    /// Opens the session and begins its input. Returns the part of the input that still has to be fed.
     async fn open(&self, answers: bool) -> anyhow::Result<(Client, Option<Feed>)> {
         let backend = self.common.backend;
         let begun = self.input.begin(self.sudo.is_some());
@@ -329,7 +329,7 @@ impl Job<'_> {
         })
     }
 
-    /// Nobody has given sudo a password: why not.
+    /// Returns why sudo gets no password.
     async fn unanswered(&self) -> Stopping {
         let Common {
             interrupted, backend, ..
@@ -350,7 +350,7 @@ impl Job<'_> {
     ) -> anyhow::Result<Attempt> {
         let backend = self.common.backend;
         let (client, feed) = self.open(answers).await?;
-        // A request that the daemon did not get whole is none to it.
+        // A request that the daemon received only in part has no effect.
         progressed.asked = true;
         let mut talk = Conversation::new(client, backend.questions()).at(self.number);
         let password = &self.common.password;
@@ -388,7 +388,7 @@ impl Job<'_> {
             if let Reply::ErrorOutput(data) = &reply
                 && let Some(asked) = input.watch(data, password)
             {
-                // What sudo says of an end that was asked for is not the host's.
+                // sudo's message after we ended it says nothing about the host.
                 if !asked.shown.is_empty() && stopping.is_none() {
                     let _quiet = talk.quiet().await?;
                     collected.add(Stream::Stderr, &asked.shown)?;
@@ -434,7 +434,7 @@ impl Job<'_> {
                     },
                 },
                 Reply::Exit(exit) => outcome_of(exit),
-                // The session was closed on a sudo that waits for its answer.
+                // The session was closed while sudo waited for an answer.
                 Reply::Failed(failure) => match stopping {
                     Some(stopping) if input.given_up => stopping.outcome(Execution::DidNotStart),
                     stopping => {
@@ -452,21 +452,21 @@ impl Job<'_> {
     }
 }
 
-/// The input on its way to the session. Where sudo runs the command, it waits until that has begun.
+/// The session's input. If sudo runs the command, it is held back until sudo has started it.
 struct Feeding<'p> {
     running: Option<Running>,
     waiting: Option<Feed>,
     watch: Option<Watch>,
     asker: Asker,
-    /// As long as sudo may ask for a password.
+    /// Set while sudo may ask for a password.
     undecided: Option<Undecided<'p>>,
-    /// sudo waits for an answer that it does not get: the command does not start.
+    /// sudo gets no answer to its question, so the command does not start.
     given_up: bool,
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<(), NotWhole>>>>;
 
-/// The findings in sudo's part of standard error.
+/// The part of standard error that belongs to sudo.
 struct Watched {
     shown: Vec<u8>,
     question: bool,
@@ -498,7 +498,7 @@ impl<'p> Feeding<'p> {
         }
     }
 
-    /// The end of the input's way; never where there is none under way.
+    /// Waits until the input is fed; forever if none is.
     async fn wait_for_feed(&mut self) -> Result<(), NotWhole> {
         let Some(running) = &mut self.running else {
             return std::future::pending().await;
@@ -508,7 +508,7 @@ impl<'p> Feeding<'p> {
         fed
     }
 
-    /// Takes what was printed on standard error; `None` where it is the command's own.
+    /// Takes sudo's part of standard error; `None` once the command has begun.
     fn watch(&mut self, data: &[u8], password: &SharedPassword) -> Option<Watched> {
         let watch = self.watch.as_mut()?;
         let mut watched = Watched {
@@ -516,7 +516,7 @@ impl<'p> Feeding<'p> {
             question: false,
         };
         match watch.take(data, &mut watched.shown) {
-            // sudo prints nothing behind its question before it is answered.
+            // sudo prints nothing after its question until it is answered.
             Some((Sign::Question, _)) => watched.question = true,
             Some((Sign::Beginning, after)) => {
                 watched.shown.extend(after);
@@ -530,7 +530,7 @@ impl<'p> Feeding<'p> {
         Some(watched)
     }
 
-    /// Answers sudo's question; whether there was an answer.
+    /// Answers sudo's question. Returns false if there was no answer.
     async fn answer(
         &mut self,
         host: (&str, usize),
@@ -542,25 +542,25 @@ impl<'p> Feeding<'p> {
         };
         let line = Zeroizing::new(format!("{}\n", *answer));
         if let Some(feed) = &mut self.waiting {
-            // A session that takes no more says so itself.
+            // A session that takes no more reports that itself.
             let _ = feed.answer(line.as_bytes()).await;
         }
         true
     }
 
-    /// sudo gets no answer, and the end of its input instead, which ends it where a signal does not.
+    /// Closes sudo's input instead of answering, which ends a sudo that ignores signals.
     fn give_up(&mut self) {
         self.waiting = None;
         self.undecided = None;
         self.given_up = true;
     }
 
-    /// Returns whether sudo has not run the command yet.
+    /// Returns true if sudo has not run the command yet.
     fn is_before_beginning(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Returns the rest of standard error that was held back, at the end.
+    /// Returns the part of standard error that was held back until the end.
     fn rest(&mut self) -> Vec<u8> {
         self.watch.as_mut().map(Watch::rest).unwrap_or_default()
     }
@@ -568,7 +568,6 @@ impl<'p> Feeding<'p> {
 
 enum Attempt {
     Over(Outcome),
-    /// For these reasons.
     NeedsSystemSsh(Vec<String>),
 }
 
@@ -576,9 +575,9 @@ enum Attempt {
 pub(super) struct Stopping {
     kind: String,
     message: String,
-    /// By when it has to answer.
+    /// The time by which it has to answer.
     deadline: tokio::time::Instant,
-    /// Input that is not whole must not look as if it had come to its end.
+    /// Kept open, so that incomplete input does not look complete.
     _pipe: Option<pipe::Sender>,
 }
 
@@ -592,11 +591,11 @@ impl Stopping {
         }
     }
 
-    /// Returns the outcome for the host, whose command is as far as this, as far as anybody knows.
+    /// Returns the host's outcome, given how far its command got.
     fn outcome(self, execution: Execution) -> Outcome {
         let Self { kind, message, .. } = self;
         let (message, execution) = match execution {
-            // What sudo has no password for does not start.
+            // Without its password, sudo starts nothing.
             _ if kind == SUDO => (message, Execution::DidNotStart),
             Execution::MayHaveStarted => (
                 format!("{message}, and the command may still be running"),
@@ -620,9 +619,9 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-/// The kind of failure of a host on which sudo did not run the command.
+/// The failure kind of a host on which sudo did not run the command.
 const SUDO: &str = "sudo";
-/// The text about a host on which nothing was started.
+/// The message for a host on which nothing was started.
 const RUN_INTERRUPTED: &str = "the run was interrupted";
 
 pub(super) fn outcome_of(exit: Exit) -> Outcome {
@@ -637,7 +636,7 @@ pub(super) fn outcome_of(exit: Exit) -> Outcome {
     }
 }
 
-/// Returns the outcome that a failure means. `unanswered`: the host had a question for which there was nobody.
+/// Returns the outcome for a failure. `unanswered`: the host asked, but no one could answer.
 pub(super) fn failed_outcome(
     failure: &Failure,
     unanswered: Option<&str>,
@@ -658,7 +657,7 @@ pub(super) fn failed_outcome(
     }
 }
 
-/// Returns the trouble of a failure, if it is not the host's own.
+/// Returns the cause of a failure, unless it is the host itself.
 pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     match failure.kind {
         _ if failure.cause == Cause::Lookup => Some(Trouble::UnknownName),
@@ -669,18 +668,17 @@ pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     }
 }
 
-/// The time after a host's limit, or after its termination, in which its answer may come. The daemon gives commands
-/// four seconds.
+/// How long a host's answer may take after its time limit or termination. The daemon gives commands four seconds.
 const GRACE: Duration = Duration::from_secs(6);
 
 /// The pauses of `--retry`.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// The progress of a host, for when its time is up.
+/// A host's progress, needed if its time is up.
 #[derive(Default)]
 struct Progressed {
-    /// The daemon has the request. It may send the command in the same flight as the login, so that from here on only
-    /// the daemon knows whether it has begun.
+    /// The daemon has the request. It may send the command along with the login, so that only the daemon knows whether
+    /// it has begun.
     asked: bool,
     warm: bool,
     /// The failure may be temporary.

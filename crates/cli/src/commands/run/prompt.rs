@@ -1,4 +1,4 @@
-//! `trunkline run` without a command: a prompt for many hosts. A line goes to all of them.
+//! `trunkline run` without a command: a prompt for many hosts. Each line runs on all of them.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -38,10 +38,10 @@ Ctrl-C ends the line that runs. A line that begins with a space is not
 remembered.
 ";
 
-/// Lines that are remembered from one time to the next.
+/// The number of lines that are remembered.
 const REMEMBERED: usize = 1000;
 
-/// A line, as it is meant.
+/// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
     Nothing,
@@ -83,7 +83,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The prompt: all hosts, and those that are chosen.
+/// The prompt's state: all hosts, and the chosen ones.
 struct Prompt<'a> {
     run: Run<'a>,
     env: Vec<Variable>,
@@ -95,7 +95,7 @@ struct Prompt<'a> {
 }
 
 impl Run<'_> {
-    /// Takes commands from a prompt, until the user ends it.
+    /// Runs commands from a prompt until the user ends it.
     pub(super) async fn converse(
         self,
         env: Vec<Variable>,
@@ -214,7 +214,7 @@ impl<'a> Prompt<'a> {
         Ok(())
     }
 
-    /// The prompt before a line.
+    /// Returns the prompt before a line.
     fn text(&self) -> String {
         let names = fold(self.chosen.iter().map(|target| target.name.as_str()));
         let names = Printable::line(names).into_string();
@@ -229,7 +229,7 @@ impl<'a> Prompt<'a> {
     }
 }
 
-/// Those of `all` that a list means.
+/// Returns the hosts among `all` that a list selects.
 fn choose(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<Target>> {
     let mut list = HostList::read([hosts], directory)?;
     let wanted = list.take_wanted();
@@ -244,7 +244,7 @@ fn choose(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<T
             anyhow::bail!("none of the hosts is {wanted}{}", suggestion(near));
         }
     }
-    // Exclusions alone are taken from all.
+    // Exclusions alone apply to all hosts.
     let named = all
         .iter()
         .filter(|target| wanted.is_empty() || wanted.iter().any(|wanted| is_wanted(target, wanted)));
@@ -259,7 +259,7 @@ fn choose(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<T
 
 type Read = (Editor<(), MemHistory>, rustyline::Result<String>);
 
-/// Waits for a line. What ends the program meanwhile leaves the terminal as it was found.
+/// Waits for a line. A signal that ends the program restores the terminal first.
 async fn until_read(
     reading: tokio::task::JoinHandle<Read>,
     modes: &Termios,
@@ -270,7 +270,7 @@ async fn until_read(
         tokio::select! {
             read = &mut reading => return Ok(read?),
             number = interrupts.next() => {
-                // Ctrl-C is a key to the editor; another process may send the signal all the same.
+                // Ctrl-C is a key to the editor, but another process may send SIGINT.
                 if number != Signal::INT.as_raw() {
                     let _ = tcsetattr(io::stdin(), OptionalActions::Now, modes);
                     std::process::exit(status_of(number).into());
@@ -280,7 +280,7 @@ async fn until_read(
     }
 }
 
-/// Lines of earlier times, in a file that only the user may read.
+/// Earlier lines, in a file that only the user may read.
 struct History {
     path: PathBuf,
 }
@@ -294,7 +294,7 @@ impl History {
         })
     }
 
-    /// The last lines. The file is cut down to them when it has become twice as long.
+    /// Returns the last lines. Truncates the file to them when it has become twice as long.
     fn lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -302,13 +302,13 @@ impl History {
         if lines.len() > 2 * REMEMBERED {
             let mut kept = last.join("\n");
             kept.push('\n');
-            // It stays as long as it is.
+            // On failure the file keeps its length.
             let _ = fs::write(&self.path, kept);
         }
         last.iter().map(|line| (*line).to_owned()).collect()
     }
 
-    /// Adds a line. Where that cannot be done, it is only remembered until the end.
+    /// Adds a line. On failure the line is only remembered until the program ends.
     fn add(&self, line: &str) {
         let mut options = fs::OpenOptions::new();
         let file = options.append(true).create(true).mode(0o600).open(&self.path);

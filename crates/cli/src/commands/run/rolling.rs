@@ -1,4 +1,4 @@
-//! The progress of a run from host to host: its batches, and the failures it tolerates.
+//! The progress of a run from host to host: its batches, and the failures that it tolerates.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -19,13 +19,13 @@ pub(super) struct Rolling {
 }
 
 impl Rolling {
-    /// Returns the number of hosts of `all` in a batch; none if all of them are one.
+    /// Returns the number of hosts in a batch of `all`; `None` if there are no batches.
     pub(super) fn batch(&self, all: usize) -> Option<NonZeroUsize> {
         let serial = self.serial.as_ref()?;
         Some(NonZeroUsize::new(serial.hosts_of(all)).unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Returns the number of hosts of `all` that may fail.
+    /// Returns the counter of failures for `all` hosts.
     pub(super) fn failures(&self, all: usize) -> Failures {
         let borne = match &self.max_fail {
             _ if self.fail_fast => 0,
@@ -39,7 +39,7 @@ impl Rolling {
     }
 }
 
-/// `3`, or `10%`.
+/// A number of hosts, `3`, or a share, `10%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
     Hosts(usize),
@@ -65,7 +65,7 @@ impl FromStr for Share {
 }
 
 impl Share {
-    /// Rounded down, as Ansible does it.
+    /// Returns the number of hosts, rounded down as in Ansible.
     fn hosts_of(self, all: usize) -> usize {
         match self {
             Self::Hosts(hosts) => hosts,
@@ -74,7 +74,7 @@ impl Share {
     }
 }
 
-/// The failures of a run so far, and how many it bears.
+/// The failures of a run so far, and the tolerated number.
 #[derive(Debug)]
 pub(super) struct Failures {
     borne: usize,
@@ -87,12 +87,12 @@ impl Failures {
         (self.borne != usize::MAX).then_some(self.borne)
     }
 
-    /// One host has failed.
+    /// Counts a failure.
     pub(super) fn add(&self) {
         self.seen.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of failures, if that is too many.
+    /// Returns the number of failures if there are too many.
     pub(super) fn too_many(&self) -> Option<usize> {
         let seen = self.seen.load(Ordering::Relaxed);
         (seen > self.borne).then_some(seen)

@@ -1,8 +1,8 @@
-//! `--become`: the command runs as another user, by sudo, which may ask for a password.
+//! `--become`: the command runs as another user through sudo, which may ask for a password.
 //!
-//! sudo writes its question to standard error and reads the answer from standard input (`-S`), byte by byte, so that what
-//! follows is the command's. Its question is random text, which nothing else prints; the same goes for what is printed
-//! when the command begins. Until then nothing but an answer is written: a host whose sudo does not ask gets none.
+//! sudo writes its question to standard error and reads the answer from standard input (`-S`) byte by byte, so the rest
+//! of the input is the command's. The question is a random text, and so is the mark that is printed when the command
+//! begins. Until then only an answer is written: a host whose sudo does not ask is sent no password.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::questions::{Order, Questions, Undecided};
 
-/// The command for a sudo that asks nobody: it fails where it would need a password.
+/// Returns the command for a sudo that does not ask: it fails if it would need a password.
 pub(super) fn without_password(user: &str, command: &[u8]) -> Vec<u8> {
     [
         b"exec sudo -H -n -u ",
@@ -24,7 +24,7 @@ pub(super) fn without_password(user: &str, command: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// The tokens by which one host's sudo and its command are recognised.
+/// The tokens that mark sudo's question and the command's beginning on one host.
 #[derive(Debug)]
 pub(super) struct Tokens {
     question: String,
@@ -42,7 +42,7 @@ impl Tokens {
         }
     }
 
-    /// The command for sudo. It is `sh` that runs it, whatever shell that user has.
+    /// Returns the command for sudo. `sh` runs it, whatever the user's shell is.
     pub(super) fn wrap(&self, command: &[u8]) -> Vec<u8> {
         let inner = [
             b"printf %s ",
@@ -63,7 +63,7 @@ impl Tokens {
     }
 }
 
-/// A sign in the beginning of a command's standard error.
+/// A token in a command's standard error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sign {
     /// sudo asks for a password.
@@ -72,11 +72,11 @@ pub(super) enum Sign {
     Beginning,
 }
 
-/// Looks for the tokens in standard error until the command has begun.
+/// Searches standard error for the tokens until the command has begun.
 #[derive(Debug)]
 pub(super) struct Watch {
     tokens: Arc<Tokens>,
-    /// The bytes that may be the beginning of a token.
+    /// Bytes that may be the beginning of a token.
     held: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl Watch {
         }
     }
 
-    /// Takes what was printed. Appends what is to be shown to `shown`; the sign that ends it, and what came after.
+    /// Takes output and appends the visible part to `shown`. If a token follows, returns it and the output after it.
     pub(super) fn take(&mut self, data: &[u8], shown: &mut Vec<u8>) -> Option<(Sign, Vec<u8>)> {
         self.held.extend_from_slice(data);
         let tokens = [
@@ -108,7 +108,7 @@ impl Watch {
             shown.append(&mut self.held);
             return Some((sign, after));
         }
-        // A token may be cut off at the end.
+        // A token may be incomplete at the end.
         let tokens = [self.tokens.question.as_bytes(), self.tokens.beginning.as_bytes()];
         let longest = tokens.map(<[u8]>::len).into_iter().max().unwrap_or(0);
         let from = self.held.len().saturating_sub(longest - 1);
@@ -118,7 +118,7 @@ impl Watch {
         None
     }
 
-    /// Returns the bytes that were held back, at the end.
+    /// Returns the bytes that were held back until the end.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -127,24 +127,24 @@ impl Watch {
 /// A password that at least one host has accepted.
 type Accepted = Option<Zeroizing<String>>;
 
-/// The password that hosts have in common, asked for once.
+/// The password that hosts share. The user is asked for it once.
 #[derive(Debug, Default)]
 pub(super) struct SharedPassword {
-    /// Held while the password that was just typed is tried on one host: no other gets one that may be wrong.
+    /// Locked while a new password is tried on one host, so that no other gets one that may be wrong.
     accepted: Arc<Mutex<Accepted>>,
-    /// There is one.
+    /// True once there is one.
     known: watch::Sender<bool>,
     order: Order,
 }
 
 impl SharedPassword {
-    /// The host with this place in the list may be asked for, until what is returned is dropped.
+    /// Notes that this host may ask, until the guard is dropped.
     pub(super) fn enter(&self, place: usize) -> Undecided<'_> {
         self.order.enter(place)
     }
 }
 
-/// One host's dealings with it.
+/// One host's use of the shared password.
 #[derive(Debug, Default)]
 pub(super) struct Asker {
     tried: Option<(Zeroizing<String>, OwnedMutexGuard<Accepted>)>,
@@ -152,19 +152,19 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// The answer to sudo's question on a host: what another host has accepted, else what the user types. `None` where
-    /// nobody answers.
+    /// Returns the answer to sudo's question: a password that another host has accepted, else the user's answer. `None`
+    /// if there is none.
     pub(super) async fn answer(
         &mut self,
         (host, place): (&str, usize),
         shared: &SharedPassword,
         questions: &Questions,
     ) -> Option<Zeroizing<String>> {
-        // A second question says that the first answer was wrong.
+        // A second question means that the first answer was wrong.
         let mut guard = match self.tried.take() {
             Some((_, guard)) => Some(guard),
             None => {
-                // As long as there is none, the first host of the list is asked for; one that is known is tried at once.
+                // Hosts ask in the order of the list until a password is known, which is then tried at once.
                 let mut known = shared.known.subscribe();
                 tokio::select! {
                     () = questions.wait_in_order(&shared.order, place) => {}
@@ -180,7 +180,7 @@ impl Asker {
                 self.refused = true;
                 return Some(known);
             }
-            // This host has another password than the others.
+            // This host has a password of its own.
         }
         let again = if self.refused { "wrong password; " } else { "" };
         self.refused = true;
@@ -193,7 +193,7 @@ impl Asker {
         Some(answer)
     }
 
-    /// sudo has accepted what it was given, or asked for nothing.
+    /// Notes that sudo has accepted the password, or needed none.
     pub(super) fn begun(&mut self, shared: &SharedPassword) {
         if let Some((password, mut guard)) = self.tried.take() {
             *guard = Some(password);

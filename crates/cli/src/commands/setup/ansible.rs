@@ -1,7 +1,7 @@
 //! `trunkline setup ansible`.
 //!
-//! Ansible's ssh plugin gives ssh a ControlPath of its own whenever its arguments say ControlPersist, as those that it
-//! has by default do, and what the command line says wins. With arguments that do not, ssh_config decides.
+//! Ansible's ssh plugin passes a ControlPath of its own whenever its arguments contain ControlPersist, as the default
+//! ones do, and the command line wins. With other arguments, ssh_config decides.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ const SECTION: &str = "ssh_connection";
 pub(super) struct Args {
     #[command(flatten)]
     file: FileArgs,
-    /// Instead of `setup ssh`: create a link to this program at this path, and have Ansible run that as its ssh. The link's
-    /// name must begin with "ssh". --undo takes the link away, whether it is named or not.
+    /// Instead of `setup ssh`: create a link to this program at this path, and have Ansible run that as its ssh. The
+    /// link's name must begin with "ssh". --undo takes the link away, whether it is named or not.
     #[arg(long, value_name = "LINK")]
     drop_in: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         insert: &|without| insert(without, &text, &names),
         bridge: &|_| "",
     };
-    // Never a configuration that names a link that is not there.
+    // The link is created first: a configuration must not name a missing link.
     if let Some(link) = &args.drop_in
         && !(change.print || change.undo)
     {
@@ -89,7 +89,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file that Ansible would read here (its documentation, "The configuration file"), or else the one to make.
+/// Returns the file that Ansible would read here (its documentation, "The configuration file"), or else the one to
+/// create.
 fn effective_file() -> anyhow::Result<PathBuf> {
     let home = home()?;
     let named = std::env::var_os("ANSIBLE_CONFIG").map(|named| {
@@ -103,7 +104,7 @@ fn effective_file() -> anyhow::Result<PathBuf> {
             path
         }
     });
-    // In a directory that everybody may write to, the file may be anybody's.
+    // In a world-writable directory, anyone could have created the file.
     let everybody_s =
         std::fs::metadata(".").is_ok_and(|directory| directory.permissions().mode() & 0o002 != 0);
     let here = (!everybody_s).then(|| PathBuf::from("ansible.cfg"));
@@ -118,21 +119,21 @@ fn effective_file() -> anyhow::Result<PathBuf> {
     Ok(candidates.into_iter().flatten().find(read).unwrap_or(made))
 }
 
-/// Puts the lines at the beginning of the section, which is made where it is missing.
+/// Inserts the lines at the start of the section, which is created if missing.
 fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
     let mut at = 0;
     let mut section = None;
     let mut inside = false;
     for line in text.split_inclusive('\n') {
         at += line.len();
-        // What stands behind the bracket is read over, a comment for one.
+        // Text after the bracket, such as a comment, is ignored.
         if let Some((header, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
             inside = header == SECTION;
             if inside {
                 section = Some(at);
             }
         }
-        // As for Ansible, a name's case means nothing.
+        // As in Ansible, names are case-insensitive.
         let name = line.split(['=', ':']).next().unwrap_or_default().trim();
         if inside && names.contains(&&*name.to_ascii_lowercase()) {
             bail!(
@@ -164,7 +165,7 @@ fn make_link(link: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The link that the lines in this file have Ansible run.
+/// Returns the link that the lines in this file make Ansible run.
 fn link_named_in(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     let file = EditedFile::open(path)?;
     let found = BLOCK
@@ -179,7 +180,7 @@ fn link_named_in(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(named.map(PathBuf::from))
 }
 
-/// Takes the link away; what is there and is not a link to this program is left alone.
+/// Removes the link, unless it is not a link to this program.
 fn remove_link(link: &Path) -> anyhow::Result<()> {
     let shown = link.display();
     match std::fs::read_link(link) {

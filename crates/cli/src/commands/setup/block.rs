@@ -1,12 +1,12 @@
-//! The lines that are ours in a file that is the user's: found by their markers, put in, and taken out again.
+//! Our lines in a file of the user's: found by their markers, inserted and removed.
 
-/// A block for one purpose: the word behind `trunkline setup`, which its markers bear.
+/// A block for one purpose, the word after `trunkline setup`, which is in its markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) name: &'static str,
 }
 
-/// A file with something wrong about its markers.
+/// A file with damaged markers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BlockError {
     /// Part of them was removed, or they were copied.
@@ -14,14 +14,14 @@ pub(super) enum BlockError {
         "the lines from `{begin}` to `{end}` are incomplete: remove what is left of them by hand, and try again"
     )]
     NotWhole {
-        /// The first line's beginning.
+        /// The start of the first line.
         begin: String,
         /// The last line.
         end: String,
     },
 }
 
-/// A text in three parts, the second of which is the block with its markers.
+/// A text in three parts; the second is the block with its markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sections<'a> {
     pub(super) before: &'a str,
@@ -29,21 +29,21 @@ pub(super) struct Sections<'a> {
     pub(super) after: &'a str,
 }
 
-/// The first marker's note about how the block came into the file, so that taking it out restores the old content.
+/// The first marker's note that the text before the block had no final newline, so that removing the block restores it.
 const JOINED: &str = " (the line above had no end)";
 
 impl Block {
-    /// The beginning of its first line.
+    /// Returns the start of its first line.
     fn begin(self) -> String {
         format!("# >>> trunkline setup {} >>>", self.name)
     }
 
-    /// Its last line.
+    /// Returns its last line.
     fn end(self) -> String {
         format!("# <<< trunkline setup {} <<<", self.name)
     }
 
-    /// The block as text, its lines between its markers.
+    /// Returns the lines between the block's markers.
     pub(super) fn wrap(self, lines: &str) -> String {
         self.with_note("", lines)
     }
@@ -52,7 +52,7 @@ impl Block {
         format!("{}{note}\n{lines}{}\n", self.begin(), self.end())
     }
 
-    /// Looks for the block.
+    /// Finds the block.
     ///
     /// # Errors
     /// [`BlockError::NotWhole`].
@@ -79,7 +79,7 @@ impl Block {
         }
     }
 
-    /// The text with the block at its end, where it may have been already.
+    /// Returns the text with the block at its end.
     pub(super) fn append(self, text: &str, lines: &str) -> String {
         let joined = !text.is_empty() && !text.ends_with('\n');
         if joined {
@@ -91,7 +91,7 @@ impl Block {
 }
 
 impl Sections<'_> {
-    /// The text without the block. `bridge` is put in its place where something follows it.
+    /// Returns the text without the block. `bridge` replaces it if anything follows.
     pub(super) fn remove_block(&self, bridge: &str) -> String {
         let first_line = self.block.lines().next().unwrap_or_default();
         let before = if self.after.is_empty() && first_line.ends_with(JOINED) {

@@ -1,5 +1,5 @@
-//! A file of the user's that is changed in place: whole or not at all, through symlinks, with its mode and owner, and
-//! with a copy of what it was.
+//! A file of the user's that is changed atomically: through symlinks, with its mode and owner kept, and with a copy of
+//! the old content.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
@@ -12,21 +12,21 @@ use trunkline_request::own;
 /// The file as it was read.
 #[derive(Debug)]
 pub(super) struct EditedFile {
-    /// As named: what the user is told.
+    /// The path as the user knows it.
     pub(super) path: PathBuf,
-    /// Behind all symlinks.
+    /// The path behind all symlinks.
     target: PathBuf,
-    /// Its content; `None` where there is no file.
+    /// The content; `None` if there is no file.
     pub(super) text: Option<String>,
-    /// It is not UTF-8: each byte is a character here, as in Latin-1.
+    /// The content is not UTF-8: each byte is one character, as in Latin-1.
     is_bytes: bool,
 }
 
 impl EditedFile {
-    /// Reads a file that need not exist.
+    /// Reads a file, which need not exist.
     ///
     /// # Errors
-    /// It is something else than a file of text, or may not be read or written.
+    /// It is not a text file, or cannot be read or written.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         own::check(&std::path::absolute(path)?)?;
@@ -50,7 +50,7 @@ impl EditedFile {
         }
         let bytes = fs::read(&target).with_context(|| format!("reading {shown}"))?;
         ensure!(!bytes.contains(&0), "{shown} is not text");
-        // A comment may be in an old encoding; all that we look for and add is ASCII.
+        // A comment may be in an old encoding. Everything that we search and add is ASCII.
         let (text, is_bytes) = match String::from_utf8(bytes) {
             Ok(text) => (text, false),
             Err(error) => (error.as_bytes().iter().copied().map(char::from).collect(), true),
@@ -65,7 +65,7 @@ impl EditedFile {
         })
     }
 
-    /// A content, as it is in the file.
+    /// Encodes text as in the file.
     fn encode(&self, text: &str) -> anyhow::Result<Vec<u8>> {
         if !self.is_bytes {
             return Ok(text.into());
@@ -74,22 +74,22 @@ impl EditedFile {
         bytes.with_context(|| format!("{} is not UTF-8 text", self.path.display()))
     }
 
-    /// The content, empty where there is no file.
+    /// Returns the content, empty if there is no file.
     pub(super) fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// Returns the path to which the content goes before it is changed.
+    /// Returns the path of the copy that is made before a change.
     pub(super) fn backup(&self) -> PathBuf {
         let mut name = self.target.file_name().unwrap_or_default().to_owned();
         name.push(".before-trunkline");
         self.target.with_file_name(name)
     }
 
-    /// Replaces the content, after a copy of the old one was made. A new file and its directory are the user's alone.
+    /// Replaces the content after copying the old one. A new file and its directory are private to the user.
     ///
     /// # Errors
-    /// It cannot be written, in which case it is as it was.
+    /// It cannot be written; then it is unchanged.
     pub(super) fn replace(&self, text: &str) -> anyhow::Result<()> {
         if let Some(old) = &self.text {
             self.put(&self.backup(), old)
@@ -98,7 +98,7 @@ impl EditedFile {
         self.write(text)
     }
 
-    /// The same with a file of our own, of which no copy is kept.
+    /// The same for a file of our own, without a copy.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -118,8 +118,8 @@ impl EditedFile {
             .with_context(|| format!("writing {}", self.path.display()))
     }
 
-    /// Puts back a content that is like the one from before we came. A copy that says the same is not needed any more;
-    /// a file that is empty now and has no copy is one that we made.
+    /// Restores the content from before our change. Deletes the copy if it equals the content, and a file that we
+    /// created if it is empty now.
     ///
     /// # Errors
     /// It cannot be written or deleted.
@@ -138,7 +138,7 @@ impl EditedFile {
         Ok(())
     }
 
-    /// Writes beside `to` and renames, with the mode and owner of the file as it is.
+    /// Writes beside `to` and renames, with the current file's mode and owner.
     fn put(&self, to: &Path, text: &str) -> anyhow::Result<()> {
         let directory = to.parent().unwrap_or(Path::new("/"));
         let mut new = tempfile::NamedTempFile::new_in(directory)?;

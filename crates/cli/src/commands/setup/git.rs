@@ -6,9 +6,9 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{Change, program};
 
-/// Runs it.
+/// Runs `trunkline setup git`.
 ///
-/// `ssh.variant` spares git finding out by `-G`, a process more for each command (git-config(1)).
+/// With `ssh.variant` set, git need not run `ssh -G`, which would be one more process for each command (git-config(1)).
 pub(super) fn main(change: Change) -> anyhow::Result<()> {
     let settings = [
         ("core.sshCommand", format!("{} ssh", program()?)),
@@ -66,10 +66,10 @@ pub(super) fn main(change: Change) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The end of a `core.sshCommand` that is ours.
+/// The end of our `core.sshCommand`.
 const OURS: &str = "trunkline ssh";
 
-/// All values that the global configuration gives a setting, with what it includes.
+/// Returns all values of a setting in the global configuration and its includes.
 fn values_of(name: &str) -> anyhow::Result<Vec<String>> {
     let output = output_of(&["--includes", "--null", "--get-all", name])?;
     match output.status.code() {
@@ -77,7 +77,7 @@ fn values_of(name: &str) -> anyhow::Result<Vec<String>> {
             let values = String::from_utf8_lossy(&output.stdout);
             Ok(values.split_terminator('\0').map(str::to_owned).collect())
         }
-        // It is not set.
+        // The setting has no value.
         Some(1) => Ok(Vec::new()),
         _ => bail!("git config --get-all {name}: {}", complaint(&output)),
     }

@@ -32,7 +32,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             ),
         },
     };
-    // fish reads its file always, the others theirs when they begin a log-in.
+    // fish always reads its file; other shells only at log-in.
     let (lines, unset, used) = if path.extension() == Some(OsStr::new("fish")) {
         (
             format!("set -gx RSYNC_RSH \"{value}\"\n"),
@@ -66,8 +66,8 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The options that `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are
-/// those of the connection.
+/// Returns the options that `trunkline tune` found for rsync, a line for each host. Cipher and compression need none:
+/// they are the connection's.
 fn tuned_lines(backend: &Backend) -> anyhow::Result<Vec<String>> {
     if !crate::backend::place()?.state.exists() {
         return Ok(Vec::new());
@@ -86,7 +86,7 @@ fn tuned_lines(backend: &Backend) -> anyhow::Result<Vec<String>> {
     Ok(lines.collect())
 }
 
-/// The file that a login of this shell reads, by the shells' manuals; `None` for a shell that is not known.
+/// Returns the file that this shell reads at log-in, by its manual; `None` for an unknown shell.
 fn profile(shell: &OsStr) -> anyhow::Result<Option<PathBuf>> {
     let home = home()?;
     Ok(Some(match shell.to_str() {

@@ -1,4 +1,4 @@
-//! `trunkline setup ssh`. docs/adr/0008-up-stanza.md has the reasons for every line that it writes.
+//! `trunkline setup ssh`. docs/adr/0008-up-stanza.md explains every line that it writes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,12 +15,12 @@ use crate::backend::{Backend, place};
 
 const BLOCK: Block = Block { name: "ssh" };
 
-/// ssh's name for the socket: two names of one host stay apart, because their keys may differ. The daemon compares the
-/// rest of what decides who talks to whom.
+/// ssh's name for the socket. Two names of one host stay separate, because their keys may differ. The daemon compares
+/// the other settings that decide which connections are shared.
 const SOCKET: &str = "%r@%n:%p";
 
-/// Begins lines that hold for all hosts, as they would have at the top of the file. Other programs that read ssh_config know
-/// it, and not all of them know `Match`; to JSch a second `Host *` takes the place of the user's own.
+/// Begins lines for all hosts, as if they were at the top of the file. Other programs that read ssh_config know `Host`,
+/// but not all know `Match`; in JSch a second `Host *` replaces the user's own.
 const FOR_ALL: &str = "Host **\n";
 
 pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     if args.change.print {
         println!("# in {}\n{}", included.display(), asks.trim_end());
     } else if !args.change.undo {
-        // First: without the lines in the other file nobody reads it.
+        // First, because the lines in the other file have no effect without it.
         EditedFile::open(&included)?.write(&asks)?;
     }
     let outcome = lines.change(&path, args.change)?;
@@ -75,19 +75,19 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     read
 }
 
-/// Returns the file of our own beside the user's. Programs that know no `Match exec` and would refuse all of ssh_config for it do not
-/// look there: they follow no Include, or none that begins with `~`.
+/// Returns our own file beside the user's. Programs that do not know `Match exec`, and would refuse all of ssh_config
+/// for it, do not read that file: they ignore Include, or paths that begin with `~`.
 fn included_by(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".trunkline");
     path.with_file_name(name)
 }
 
-/// Its content.
+/// Returns the file's content.
 fn asks() -> anyhow::Result<String> {
     let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
     let program = program()?;
-    // A program that was removed says nothing at each ssh.
+    // A missing program must not print an error at each ssh.
     Ok(format!(
         "# Made by `trunkline setup ssh`, and removed by `trunkline setup ssh --undo`.\n\
          Match exec \"test -x {program} && exec {program} up\"\n    \
@@ -105,7 +105,7 @@ fn remove(included: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// ssh runs a `Match exec` by SHELL, and ends where that cannot be run (readconf.c, `execute_in_shell`).
+/// Warns about SHELL. ssh runs a `Match exec` in it, and exits if it cannot be run (readconf.c, `execute_in_shell`).
 fn warn_of_shell() {
     let Some(shell) = std::env::var_os("SHELL") else {
         return;
@@ -118,7 +118,8 @@ fn warn_of_shell() {
     }
 }
 
-/// Lines behind the block hold for all hosts. Without it they would belong to whatever block is above.
+/// Returns the line that keeps lines after the block valid for all hosts. Without it they would belong to the block
+/// above.
 fn bridge(found: &Sections<'_>) -> &'static str {
     let first = found.after.lines().find_map(opens_a_block);
     let above_is_open = found
@@ -132,7 +133,7 @@ fn bridge(found: &Sections<'_>) -> &'static str {
     }
 }
 
-/// Whether a line of ssh_config begins a block; `None` where it says nothing.
+/// Returns true if a line of ssh_config begins a block; `None` if it is blank or a comment.
 fn opens_a_block(line: &str) -> Option<bool> {
     let line = line.trim_start();
     if line.is_empty() || line.starts_with('#') {
@@ -145,7 +146,7 @@ fn opens_a_block(line: &str) -> Option<bool> {
     Some(keyword.eq_ignore_ascii_case("host") || keyword.eq_ignore_ascii_case("match"))
 }
 
-/// Has ssh read the file, for a host that nobody has written anything about.
+/// Makes ssh read the file, for a host without settings, and reports what takes effect.
 fn tell_what_wins(path: &Path) -> anyhow::Result<()> {
     let ssh = std::env::var_os("TRUNKLINE_SSH").unwrap_or_else(|| "ssh".into());
     let output = Command::new(ssh)

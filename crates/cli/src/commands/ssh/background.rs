@@ -1,6 +1,6 @@
-//! `-f`: ssh forks once the session can continue without its user. A process with threads cannot, so this program is started
-//! once more before anything is done: what was started asks its questions, and stays; what the user has started waits until
-//! the session has begun there.
+//! `-f`: ssh forks once the session can continue without its user. A process with threads cannot fork, so this program
+//! first starts another copy of itself. The copy asks questions and stays; the original waits until the session has
+//! begun in the copy.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
@@ -15,14 +15,13 @@ use crate::OWN_ERROR;
 use crate::backend::Backend;
 use crate::terminal::interrupts::status_of;
 
-/// Before `ssh` on the command line of the process that stays. What follows is as it was typed, for those who look for it
-/// with pgrep(1).
+/// Precedes `ssh` on the command line of the process that stays. The rest is as typed, for use with pgrep(1).
 pub(crate) const IN_BACKGROUND: &str = "--in-background";
 
-/// The byte that says that the session has begun.
+/// The byte that reports the session's start.
 const BEGUN: u8 = b'B';
 
-/// Starts the process that stays, and returns when its session has begun, or as it has ended before.
+/// Starts the process that stays, and returns when its session has begun or the process has ended.
 pub(super) fn launch(arguments: &[OsString], backend: &Backend) -> ExitCode {
     match try_launch(arguments, backend) {
         Ok(code) => code,
@@ -40,14 +39,14 @@ fn try_launch(arguments: &[OsString], backend: &Backend) -> io::Result<ExitCode>
     if backend.is_private() {
         command.arg("--no-daemon");
     }
-    // Standard input is the one stream that a session of -f has no use for.
+    // Standard input is the one stream that a session of -f does not use.
     command
         .arg(IN_BACKGROUND)
         .arg("ssh")
         .args(arguments)
         .stdin(Stdio::from(OwnedFd::from(theirs)));
     let mut child = command.spawn()?;
-    // It holds the other end still.
+    // The command still holds the other end.
     drop(command);
     let mut said = [0];
     if let Ok(1) = ours.read(&mut said) {
@@ -62,10 +61,10 @@ fn try_launch(arguments: &[OsString], backend: &Backend) -> io::Result<ExitCode>
     Ok(ExitCode::from(code))
 }
 
-/// The process that waits until the session has begun, seen from the one that stays.
+/// The process that waits for the session's start, as seen from the one that stays.
 pub(super) struct Launcher {
     stream: UnixStream,
-    /// The same in the hands of the runtime that last used it.
+    /// The same stream, registered with the current runtime.
     watched: Option<tokio::net::UnixStream>,
 }
 
@@ -94,7 +93,7 @@ impl Launcher {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Waits until it has gone, as when Ctrl-C or a signal has ended it. Cancel-safe.
+    /// Waits until the process has ended, by Ctrl-C or another signal. Cancel-safe.
     pub(super) async fn wait_until_left(&mut self) {
         match self.watch() {
             Ok(stream) => drop(stream.read(&mut [0]).await),
@@ -102,11 +101,11 @@ impl Launcher {
         }
     }
 
-    /// Leaves the terminal and its session of processes, and lets it go: with it, where nothing runs that writes to them,
-    /// standard output, and standard error if nothing is logged there (ssh.c, `fork_postauth`). Whoever reads them waits for
-    /// their end.
+    /// Leaves the terminal and its process session, and releases the waiting process. If no command runs, also closes
+    /// standard output, and standard error unless messages are logged there (ssh.c, `fork_postauth`), because their
+    /// readers wait for the end.
     pub(super) async fn release(mut self, runs_nothing: bool, logs_to_stderr: bool) {
-        // Fails for the leader of a group only, which is nobody's job but its own.
+        // Fails only for the leader of a process group, which is then independent of the caller's job.
         let _ = rustix::process::setsid();
         if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
             let _ = rustix::stdio::dup2_stdin(&null);

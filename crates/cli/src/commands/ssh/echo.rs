@@ -1,4 +1,4 @@
-//! Keys shown before their echo, on the terminal of a session.
+//! Predicted echo of keys on the terminal of a session.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -8,15 +8,15 @@ use trunkline_control::protocol::Predict;
 use trunkline_control::terminal::modes::WindowSize;
 use trunkline_predict::{Mode, Predictor, Size};
 
-/// The session's output on this side's terminal.
+/// The session's output on this terminal.
 #[derive(Debug, Default)]
 pub(super) struct Echo {
-    /// `None` where nothing is predicted.
+    /// `None` if nothing is predicted.
     predictor: Option<Predictor>,
 }
 
 impl Echo {
-    /// For a session that begins on a terminal; `term` is what that calls itself.
+    /// Starts prediction for a session on a terminal; `term` is the terminal's name.
     pub(super) fn begin(&mut self, predict: Option<Predict>, term: &str) {
         let size = size();
         let knows_how = predict.filter(|_| size.is_usable() && obeys_sequences(term) && is_one_terminal());
@@ -34,39 +34,39 @@ impl Echo {
         };
         match before.is_empty() && after.is_empty() {
             true => write(bytes),
-            // Together, so that the terminal hardly ever shows what is between.
+            // In one write, so that the terminal hardly ever shows the state in between.
             false => write(&[&before, bytes, &after].concat()),
         }
     }
 
-    /// Shows what was typed, as far as it can be guessed.
+    /// Shows the predicted echo of typed bytes.
     pub(super) fn type_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.draw(|predictor| predictor.handle_input(bytes, Instant::now()))
     }
 
-    /// The window has another size.
+    /// Handles a new size of the window.
     pub(super) fn resize(&mut self) -> io::Result<()> {
         self.draw(|predictor| predictor.handle_resize(size(), Instant::now()))
     }
 
-    /// Something else is about to be written to the terminal.
+    /// Prepares for other output on the terminal.
     pub(super) fn set_aside(&mut self) -> io::Result<()> {
         self.draw(|predictor| predictor.set_aside(Instant::now()))
     }
 
-    /// The same, where it has been.
+    /// Handles other output that has already been written.
     pub(super) fn lose_track(&mut self) {
-        // A terminal that cannot be written to says so at the next output.
+        // If the terminal cannot be written to, the next output reports that.
         _ = self.set_aside();
     }
 
-    /// The session is over, or no longer shown here.
+    /// Ends prediction: the session has ended or is no longer shown.
     pub(super) fn end(&mut self) {
         self.lose_track();
         self.predictor = None;
     }
 
-    /// Waits until time alone changes what is shown, and changes it.
+    /// Waits until the display changes with time alone, and updates it.
     pub(super) async fn time_passes(&mut self) -> io::Result<()> {
         match self.predictor.as_ref().and_then(Predictor::deadline) {
             Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -90,7 +90,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     terminal.flush()
 }
 
-/// Returns whether what is typed and what is shown are on one terminal, as far as that can be told.
+/// Returns true if input and output are on one terminal, as far as can be determined.
 fn is_one_terminal() -> bool {
     let (input, output) = (io::stdin(), io::stdout());
     let device = |stream: BorrowedFd<'_>| rustix::fs::fstat(stream).map(|found| found.st_rdev).ok();
@@ -99,7 +99,7 @@ fn is_one_terminal() -> bool {
         && device(input.as_fd()) == device(output.as_fd())
 }
 
-/// Returns whether a terminal of this name moves its cursor and erases as xterm does.
+/// Returns true if a terminal of this name moves its cursor and erases like xterm.
 fn obeys_sequences(term: &str) -> bool {
     let family = term.split(['-', '.', '+']).next().unwrap_or_default();
     !matches!(

@@ -1,5 +1,4 @@
-//! Input from this side's terminal: for the session, for the command line that `~C` opens, or for a command that runs
-//! here meanwhile.
+//! Input from this terminal: for the session, for the command line that `~C` opens, or for a local command meanwhile.
 
 use std::io;
 use std::sync::Arc;
@@ -14,20 +13,20 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 /// The reader of the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Keyboard {
-    /// Held while somebody reads.
+    /// Locked while the terminal is read.
     reader: Arc<Mutex<()>>,
     line_is_open: Arc<AtomicBool>,
 }
 
 impl Keyboard {
-    /// Reads the terminal in a thread of its own, which ends with the process: a read of a terminal cannot be taken back.
-    /// The end of input is an empty piece, and that of an open line as well, after which there may be more.
+    /// Reads the terminal in a thread that ends with the process, since a read of a terminal cannot be cancelled. An
+    /// empty piece is the end of input, or that of an open line, after which more may come.
     pub(super) fn read(&self, typed: mpsc::Sender<Vec<u8>>) {
         let (reader, line_is_open) = (Arc::clone(&self.reader), Arc::clone(&self.line_is_open));
         std::thread::spawn(move || {
             let stdin = io::stdin();
             loop {
-                // Waits without reading, so that the terminal can be lent; whoever it was lent to may have read it all.
+                // Waits without reading, so that the terminal can be lent. The borrower may have read everything.
                 if !is_readable(&stdin, None) {
                     continue;
                 }
@@ -43,7 +42,7 @@ impl Keyboard {
                 };
                 drop(turn);
                 bytes.truncate(n);
-                // Looked at first: who gets the piece may close the line.
+                // Checked first: the receiver of the piece may close the line.
                 let is_end = n == 0 && !line_is_open.load(Ordering::Acquire);
                 if typed.blocking_send(bytes).is_err() || is_end {
                     return;
@@ -52,10 +51,10 @@ impl Keyboard {
         });
     }
 
-    /// From now on what is typed is a line for this side.
+    /// Opens a command line, which gets the typed input.
     ///
     /// # Errors
-    /// The system's: signals cannot be listened for.
+    /// The system's: signals cannot be watched.
     pub(super) fn open_line(&self) -> io::Result<Line> {
         let line = Line {
             typed: Vec::new(),
@@ -70,13 +69,13 @@ impl Keyboard {
         self.line_is_open.store(false, Ordering::Release);
     }
 
-    /// Reads nothing for as long as what this returns lives.
+    /// Stops reading until the guard is dropped.
     pub(super) async fn lend(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.reader).lock_owned().await
     }
 }
 
-/// A line that is being typed.
+/// A line that is typed.
 #[derive(Debug)]
 pub(super) struct Line {
     typed: Vec<u8>,
@@ -84,9 +83,9 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Takes a piece. Once the line is whole, it is returned with what comes after it; an empty piece is its end as well.
+    /// Takes a piece of input. Returns a complete line and the input after it. An empty piece ends the line, too.
     pub(super) fn take(&mut self, mut piece: Vec<u8>) -> Option<(Vec<u8>, Vec<u8>)> {
-        // What was typed before the terminal left raw mode ends with a carriage return.
+        // Input from before the terminal left raw mode ends with a carriage return.
         let end = piece.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
         match end {
             Some(end) => self.typed.extend(piece.drain(..=end).take(end)),
@@ -100,7 +99,8 @@ impl Line {
     }
 }
 
-/// The process was stopped and continued while a line was typed: the terminal has forgotten it. Cancel-safe.
+/// Waits until the process was stopped and continued while a line was typed, and clears the line, since the terminal
+/// has forgotten it. Cancel-safe.
 pub(super) async fn wait_for_continue(line: &mut Option<Line>) {
     match line {
         Some(line) => {
@@ -111,10 +111,10 @@ pub(super) async fn wait_for_continue(line: &mut Option<Line>) {
     }
 }
 
-/// Returns whether a read would return at once, after at most `limit`.
+/// Returns true if a read would not block, after waiting for at most `limit`.
 fn is_readable(stdin: &io::Stdin, limit: Option<&Timespec>) -> bool {
     let mut asked = [PollFd::new(stdin, PollFlags::IN)];
-    // Where that cannot be found out, the read says why.
+    // If poll fails, the read reports the error.
     poll(&mut asked, limit).map_or_else(|error| error != Errno::INTR, |ready| ready > 0)
 }
 

@@ -1,5 +1,4 @@
-//! The messages of `trunkline ssh` to its user: as much as `LogLevel` lets through, on standard error or in the file of
-//! `-E`.
+//! The messages of `trunkline ssh`, filtered by `LogLevel`, on standard error or in the file of `-E`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,17 +10,17 @@ use trunkline_text::Printable;
 
 use crate::terminal::raw::RawMode;
 
-/// The target of the messages.
+/// The destination of messages.
 pub(super) struct Console {
     file: Option<File>,
-    /// The level that is let through, if the command line or ssh_config has set one.
+    /// The maximum level, if the command line or ssh_config has set one.
     pub(super) level: Option<LogLevel>,
     started: SystemTime,
     pub(super) raw: Option<RawMode>,
 }
 
 impl Console {
-    /// With the file of `-E`; what ssh says if it cannot be opened.
+    /// Opens the file of `-E`. Returns ssh's message if that fails.
     pub(super) fn open(file: Option<&OsStr>, level: Option<LogLevel>) -> Result<Self, String> {
         let open = |path: &OsStr| {
             let file = File::options().create(true).append(true).open(path);
@@ -35,8 +34,8 @@ impl Console {
         })
     }
 
-    /// A line of what is being done. For whoever looks for faults, with the time since this program was started: negative for
-    /// what was done for others before, whose connection is shared.
+    /// Writes a log line. At debug levels it gets the time since this program was started, which is negative for a
+    /// shared connection's earlier log.
     pub(super) fn write(&mut self, line: &LogLine) {
         let LogLine { at, level, text } = line;
         if self.level() < LogLevel::Debug1 {
@@ -63,14 +62,14 @@ impl Console {
         }
     }
 
-    /// Prints a line that ssh prints on standard error itself, `-E` or not, unless it is to be quiet.
+    /// Prints a line that ssh prints on standard error even with `-E`, unless it is quiet.
     pub(super) fn tell(&mut self, text: &str) {
         if self.level() >= LogLevel::Info {
             self.answer(text);
         }
     }
 
-    /// Prints the answer to the user's request. Raw mode needs a carriage return at the end of a line.
+    /// Prints the answer to the user's request. Raw mode needs carriage returns.
     pub(super) fn answer(&mut self, text: &str) {
         let text = Printable::text(text.trim_end());
         match self.raw {
@@ -79,7 +78,7 @@ impl Console {
         }
     }
 
-    /// Returns whether what is being done is told on standard error.
+    /// Returns true if debug messages go to standard error.
     pub(super) fn logs_to_stderr(&self) -> bool {
         self.file.is_none() && self.level() >= LogLevel::Debug1
     }

@@ -1,11 +1,11 @@
-//! Charts as SVG whose colours the page decides, so that they are readable on light and on dark.
+//! Charts as SVG in the page's colours, so that they are readable on light and dark.
 
 use std::fmt::Write as _;
 
 /// The number of series that have a colour of their own.
 pub(super) const COLOURS: usize = 5;
 
-/// The page's style for what is drawn here.
+/// The page's style for the charts.
 pub(super) const STYLE: &str = "
   :root { --ink: #1d2430; --paper: #ffffff; --soft: #5d6878; --grid: #dfe3ea; --panel: #f5f7fa;
     --s0: #2f6fdb; --s1: #e07b00; --s2: #2c9c69; --s3: #a64fc4; --s4: #c8394f; }
@@ -18,18 +18,18 @@ pub(super) const STYLE: &str = "
 /// One row of a chart's key, or line in it.
 pub(super) struct Series {
     pub(super) name: String,
-    /// `None` where nothing was measured.
+    /// `None` if nothing was measured.
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// Of every chart, in units that the page scales: little more than a phone has, so that the words are readable there.
+/// The width of a chart, in units that the page scales: about that of a phone, so that text is readable there.
 const WIDTH: f64 = 420.0;
-/// The size of what is written in it.
+/// The size of text.
 const TEXT: u32 = 11;
-/// Below the chart, for what is written at the x axis.
+/// The height below the chart, for the labels of the x axis.
 const FOOT: f64 = 30.0;
 
-/// Horizontal bars, a group for each label, a bar in each for each series. Values are bytes a second.
+/// Draws horizontal bars: a group for each label with a bar for each series. Values are bytes a second.
 pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
     const BAR: f64 = 13.0;
     const LEFT: f64 = 118.0;
@@ -62,7 +62,7 @@ pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
     drawing.end()
 }
 
-/// Lines over places on the x axis, one beside the other. Values are bytes a second, on a logarithmic axis if
+/// Draws lines over equally spaced places on the x axis. Values are bytes a second, on a logarithmic axis if
 /// `logarithmic`.
 pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> String {
     const LEFT: f64 = 62.0;
@@ -83,7 +83,7 @@ pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> 
         true => scale(all.fold(f64::INFINITY, f64::min)).min(highest - 0.3),
         false => 0.0,
     };
-    // Half a step free on both sides.
+    // Leaves half a step free on both sides.
     let x = |at: usize| LEFT + (at as f64 + 0.5) / places.len().max(1) as f64 * (right - LEFT);
     let y = |value: f64| BOTTOM - (scale(value) - lowest) / (highest - lowest) * (BOTTOM - TOP);
     let mut drawing = Drawing::new(BOTTOM + FOOT);
@@ -105,12 +105,12 @@ pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> 
     drawing.end()
 }
 
-/// A picture that scales with the page. What is written to it is in the page's colours: `nth` chooses that of a series.
+/// A picture that scales with the page and uses its colours. `nth` chooses a series' colour.
 struct Drawing {
     svg: String,
 }
 
-/// The end of a text that is at its place.
+/// The part of a text that is at its coordinates.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -134,18 +134,18 @@ impl Drawing {
     }
 
     fn element(&mut self, element: std::fmt::Arguments<'_>) {
-        // A String takes all that there is.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.svg, "{element}");
     }
 
-    /// Of the axes and their grid.
+    /// Draws a line of the axes and the grid.
     fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.element(format_args!(
             "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"var(--grid)\"/>"
         ));
     }
 
-    /// Its baseline is at y.
+    /// Writes text with its baseline at y.
     fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -165,7 +165,7 @@ impl Drawing {
         ));
     }
 
-    /// A line through points, each with a dot.
+    /// Draws a line through points, each with a dot.
     fn curve(&mut self, points: &[(f64, f64)], nth: usize) {
         let colour = nth % COLOURS;
         let listed: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -181,7 +181,7 @@ impl Drawing {
     }
 }
 
-/// At most so many numbers from `lowest` to `highest`, at equal steps of 1, 2 or 5 times a power of ten.
+/// Returns at most `most` numbers from `lowest` to `highest`, at equal steps of 1, 2 or 5 times a power of ten.
 fn round_steps(lowest: f64, highest: f64, most: usize) -> impl Iterator<Item = f64> {
     let least = (highest - lowest) / most as f64;
     let magnitude = 10f64.powf(least.log10().floor());
@@ -197,7 +197,7 @@ fn largest(series: &[Series]) -> f64 {
     values.fold(1.0, f64::max) * 1.05
 }
 
-/// `1.2 GB/s`, in as few characters as mean something.
+/// Formats a rate as briefly as possible, for example `1.2 GB/s`.
 fn short(rate: f64) -> String {
     let (value, unit) = match rate {
         rate if rate >= 1e9 => (rate / 1e9, "GB/s"),
@@ -214,7 +214,7 @@ fn short(rate: f64) -> String {
     }
 }
 
-/// Text of others, in HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,4 +1,4 @@
-//! The report as one HTML page that needs nothing else.
+//! The report as one self-contained HTML page.
 
 use std::fmt::Write as _;
 
@@ -300,7 +300,7 @@ fn notes(out: &mut String, report: &Report) -> anyhow::Result<()> {
 
 type Figure = (&'static str, String, Vec<Series>);
 
-/// Charts beside each other, each under its caption and key.
+/// Writes charts beside each other, each below its caption and key.
 fn figures<const N: usize>(out: &mut String, charts: [Figure; N]) -> anyhow::Result<()> {
     writeln!(out, "<div class=\"charts\">")?;
     for (caption, svg, series) in charts {
@@ -330,7 +330,7 @@ fn table<const N: usize>(
     marked_table(out, header, rows.map(|row| (row, false)))
 }
 
-/// A table in which rows may be marked as those that `cp` goes by.
+/// Writes a table in which the rows that `cp` uses are marked.
 fn marked_table<const N: usize>(
     out: &mut String,
     header: &[&str; N],
@@ -345,7 +345,7 @@ fn marked_table<const N: usize>(
         let class = if is_chosen { " class=\"chosen\"" } else { "" };
         write!(out, "<tr{class}>")?;
         for (cell, name) in row.iter().zip(header) {
-            // A narrow window has no columns: each cell says what it is.
+            // A narrow window shows no columns, so each cell has a label.
             let label = if name.is_empty() {
                 String::new()
             } else {
@@ -400,7 +400,7 @@ fn caption(direction: Direction) -> &'static str {
     }
 }
 
-/// `32 KiB`.
+/// Formats a size, for example `32 KiB`.
 fn bytes(count: u64) -> String {
     match count {
         count if count < 1024 => format!("{count} B"),

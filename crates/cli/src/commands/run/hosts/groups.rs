@@ -1,4 +1,4 @@
-//! Groups of hosts as ClusterShell has them, from files, SLURM, genders and others: its `nodeset` reads them.
+//! ClusterShell's groups of hosts, from files, SLURM, genders and others, read by its `nodeset`.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use anyhow::{Context as _, bail, ensure};
 /// The program that comes with clush.
 const NODESET: &str = "nodeset";
 
-/// The hosts of groups, which may have their source before them (`slurm:compute`).
+/// Returns the hosts of groups, which may be prefixed by their source (`slurm:compute`).
 ///
 /// # Errors
-/// nodeset is not installed, does not know a group, or finds nobody in all of them.
+/// nodeset is not installed, does not know a group, or finds no hosts.
 pub(super) fn members(groups: &[String]) -> anyhow::Result<Vec<String>> {
     let sets = groups
         .iter()
