@@ -1,4 +1,4 @@
-//! The client's end of the control socket, and how a daemon is started by the first who needs it.
+//! The client's end of the control socket. The first client starts the daemon.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,30 +31,30 @@ use crate::socket::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No directory for it.
+    /// There is no directory for it.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// None can be started.
+    /// No program to start was found.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// None runs, and none was to be started.
+    /// It does not run, and was not to be started.
     #[error("the daemon is not running")]
     NotRunning,
-    /// One was started and did not come up.
+    /// It was started and did not come up.
     #[error("the daemon did not start: {why}; its log is {log}")]
     Start {
-        /// The known cause.
+        /// The cause, if known.
         why: String,
         log: PathBuf,
     },
-    /// One of this program's own did not come up.
+    /// A private one did not come up.
     #[error("{} did not start: {why}", program.display())]
     Private {
         program: PathBuf,
-        /// The known cause.
+        /// The cause, if known.
         why: String,
     },
-    /// The program that was started as the daemon is not of this program's version.
+    /// The program that was started as the daemon has another version.
     #[error(
         "{} speaks protocol {protocol}, this program {VERSION}: install both from the same release",
         program.display()
@@ -64,17 +64,17 @@ pub enum ClientError {
         /// The protocol it speaks.
         protocol: u32,
     },
-    /// The socket failed or spoke nonsense.
+    /// The socket failed or sent invalid data.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Somebody else listens on the socket.
+    /// Another user listens on the socket.
     #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a directory of your own")]
     Stranger {
         /// The owner.
         uid: u32,
         socket: PathBuf,
     },
-    /// It takes connections and says nothing.
+    /// It accepts connections but does not answer.
     #[error(
         "the daemon on {socket} does not answer; kill its process, and the next command starts a new one"
     )]
@@ -84,18 +84,18 @@ pub enum ClientError {
         "the daemon speaks protocol {protocol}, this program {VERSION}: use the trunkline that started it, or `trunkline stop`"
     )]
     Version {
-        /// The daemon's.
+        /// The daemon's protocol.
         protocol: u32,
     },
-    /// It stands where other hosts are reached, or other files are meant.
+    /// It runs in namespaces where other hosts are reached or other files are meant.
     #[error("the daemon runs in a different {0} from this program")]
     Elsewhere(Difference),
-    /// It went away in the middle.
+    /// It ended during the request.
     #[error("the daemon ended during the request")]
     Gone,
 }
 
-/// If the daemon cannot be reached, nothing has begun.
+/// If the daemon cannot be reached, nothing was started.
 impl From<&ClientError> for Failure {
     fn from(error: &ClientError) -> Self {
         Self::new(ErrorKind::Local, error.to_string())
@@ -111,9 +111,9 @@ impl From<ClientError> for Failure {
 /// The way to start a daemon.
 #[derive(Debug, Clone)]
 pub enum Starter {
-    /// By the program [`trunklined`](crate::program), wherever it is installed.
+    /// The program [`trunklined`](crate::program), wherever it is installed.
     Installed,
-    /// By a program, with the arguments that make it the daemon.
+    /// A program with the arguments that make it the daemon.
     Command(Vec<OsString>),
 }
 
@@ -133,14 +133,14 @@ pub struct Client {
     requests: RequestWriter,
 }
 
-/// The first messages of a client, ready to be sent to as many daemons as it takes.
+/// The first messages of a client, which may be sent to several daemons.
 struct Opening<'a> {
     bytes: Vec<u8>,
     fds: &'a [BorrowedFd<'a>],
 }
 
 impl<'a> Opening<'a> {
-    /// The greeting alone.
+    /// Encodes the hello alone.
     fn hello() -> Result<Self, ClientError> {
         let hello = Request::Hello {
             protocol: VERSION,
@@ -152,7 +152,7 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// The greeting, and a request that brings descriptors.
+    /// Encodes the hello and a request with descriptors.
     fn with_request(request: &Request, fds: &'a [BorrowedFd<'a>]) -> Result<Self, ClientError> {
         let mut opening = Self::hello()?;
         opening.bytes.extend(encode(request)?);
@@ -161,21 +161,22 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// The number of times that a daemon may end, or be replaced, under a client that wants one.
+/// How often a daemon may end, or be replaced, while a client connects.
 const ATTEMPTS: usize = 5;
 
-/// The time limit for a daemon's welcome. It does nothing else first, so one that needs longer is stopped or stuck.
+/// The time limit for a daemon's welcome. It is the first thing a daemon does, so a slower one is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The time limit for a daemon to come up, or for a stopped one to release its place.
+/// The time limit for a daemon to come up, or for a stopping one to release its place.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Connects to the daemon. Given a `starter`, starts one where there is none, and replaces one that speaks an older
-    /// protocol: the old one lets its sessions end and takes no more.
+    /// Connects to the daemon. With a `starter`, starts one if none runs, and replaces one with an older protocol,
+    /// which accepts no more clients and waits for its sessions.
     ///
-    /// Waits for the daemon's welcome, one wake-up of each side. Only that shows that the daemon stands where this process
-    /// does ([`ClientError::Elsewhere`]) and is not just ending, in which case nothing was begun and a new one is started.
+    /// Waits for the daemon's welcome, which costs one wake-up of each side. Only the welcome shows that the daemon is
+    /// in this process's namespaces ([`ClientError::Elsewhere`]) and is not ending. In the latter case nothing was
+    /// started, and a new daemon is.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -184,11 +185,13 @@ impl Client {
         Self::open(place, starter, &here, &Opening::hello()?).await
     }
 
-    /// The same, with a request, of a process that stands `here`, in one write with the greeting: the daemon takes it up
-    /// while its welcome is on the way. Where there is an error, nothing was begun: a daemon that stands elsewhere refuses
-    /// the request, one of another protocol does not read it, and none takes it up before its welcome has left.
+    /// The same, with a request of a process in the namespaces `here`, sent together with the hello, so that the daemon
+    /// starts on it while its welcome is on the way. After an error, nothing was started: a daemon in other namespaces
+    /// refuses the request, one of another protocol does not read it, and none starts on it before its welcome has
+    /// left.
     ///
     /// # Errors
+    /// [`ClientError`].
     /// [`ClientError`].
     pub async fn connect_with(
         place: &Place,
@@ -215,7 +218,7 @@ impl Client {
                         None => Ok(client),
                     };
                 }
-                // What was just started is not ended again for another of the same kind.
+                // A daemon that was just started is not replaced by another of the same kind.
                 Ok((_, protocol, _)) if started.is_some() => {
                     let program = started.unwrap_or_default();
                     return Err(ClientError::OtherVersion { program, protocol });
@@ -246,8 +249,8 @@ impl Client {
         })
     }
 
-    /// Connects to the daemon that runs, wherever in the system it stands, to ask what it has or to close it. It refuses
-    /// requests about hosts that come from elsewhere.
+    /// Connects to the running daemon, in whatever namespaces, to ask for its state or to close connections. It refuses
+    /// requests about hosts from other namespaces.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -258,10 +261,10 @@ impl Client {
         }
     }
 
-    /// Connects to whatever daemon runs, of any version, to send it [`Request::Stop`] and nothing else.
+    /// Connects to the running daemon, whatever its version, to send [`Request::Stop`] only.
     ///
     /// # Errors
-    /// [`ClientError::NotRunning`], or what else is in the way.
+    /// [`ClientError::NotRunning`], or another reason.
     pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
         match Self::connect_and_greet(place, &Opening::hello()?).await {
             Ok((client, ..)) => Ok(client),
@@ -270,7 +273,7 @@ impl Client {
         }
     }
 
-    /// A client of the daemon of its own that is at the other end of `stream`.
+    /// Returns a client of the private daemon at the other end of `stream`.
     pub(crate) async fn of_private(stream: UnixStream, program: &Path) -> Result<Self, ClientError> {
         let mut client = Self::new(stream);
         client.requests.open(&Opening::hello()?).await?;
@@ -286,7 +289,7 @@ impl Client {
         }
     }
 
-    /// A client of whoever is at the other end of `stream` and needs no asking: an engine in this process.
+    /// Returns a client of an engine in this process, at the other end of `stream`, which needs no welcome.
     ///
     /// # Errors
     /// [`ClientError::Frame`].
@@ -304,15 +307,14 @@ impl Client {
         }
     }
 
-    /// The same, of a process whose terminal is lent to what the user's configuration runs, or of which it is known that
-    /// it does not.
+    /// Sets whether programs from the user's configuration may use this process's terminal.
     #[must_use]
     pub fn lending(mut self, lending: Lending) -> Self {
         self.replies.lending = Some(lending);
         self
     }
 
-    /// A connection to the daemon that runs, the version of its protocol, and where it stands.
+    /// Connects to the running daemon. Also returns its protocol version and its namespaces.
     async fn connect_and_greet(
         place: &Place,
         opening: &Opening<'_>,
@@ -335,8 +337,8 @@ impl Client {
         }
     }
 
-    /// Sends a request. A daemon that hears no more is not an error: it may have said why, and its replies, read to their end,
-    /// tell of that and of its own.
+    /// Sends a request. A daemon that no longer reads is not an error: its remaining replies may give the reason, and
+    /// end with [`ClientError::Gone`].
     ///
     /// # Errors
     /// [`ClientError::Frame`].
@@ -356,7 +358,7 @@ impl Client {
         self.requests.0.send_with(request, fds).await.map_err(gone_error)
     }
 
-    /// The next reply. Cancel-safe.
+    /// Returns the next reply. Cancel-safe.
     ///
     /// # Errors
     /// [`ClientError::Gone`] when the daemon has closed the socket.
@@ -364,28 +366,28 @@ impl Client {
         self.replies.next().await
     }
 
-    /// Both directions apart.
+    /// Splits both directions.
     pub fn into_split(self) -> (ReplyReader, RequestWriter) {
         (self.replies, self.requests)
     }
 }
 
-/// A connection on which a request has been put to the daemon, of a process that waits for nothing but its replies: it
-/// blocks, and needs no runtime.
+/// A connection with a request to the daemon, for a process that only waits for its replies: it blocks, and needs no
+/// runtime.
 ///
-/// A runtime's descriptors and its calls beside each read are a third of what a warm command costs its process.
+/// A runtime's descriptors and its calls beside each read are a third of a warm command's cost to its process.
 #[derive(Debug)]
 pub struct Call {
     stream: std::os::unix::net::UnixStream,
-    /// Received, and not part of a reply yet.
+    /// Received bytes of an incomplete reply.
     buffer: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
 impl Call {
-    /// Puts a request as [`Client::connect_with`] does, to a daemon that runs. `None` where that takes more than asking:
-    /// none runs, or it is just ending, of another version, or stands elsewhere. Nothing was begun then, as where there is
-    /// an error.
+    /// Sends a request to a running daemon, as [`Client::connect_with`] does. Returns `None` if that is not enough:
+    /// none runs, or it is ending, of another version, or in other namespaces. Then, and after an error, nothing was
+    /// started.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -440,7 +442,7 @@ impl Call {
     pub fn wait(&mut self) -> Result<Reply, ClientError> {
         loop {
             match take_frame(&mut self.buffer)? {
-                // It waits for nothing but replies at its terminal.
+                // This process only waits, so its terminal can be lent.
                 Some(Reply::Lend { .. }) => lend(std::mem::take(&mut self.fds), Some(Lending::Lent)),
                 Some(reply) => return Ok(reply),
                 None => {}
@@ -454,7 +456,7 @@ impl Call {
         }
     }
 
-    /// The same connection in the hands of a runtime, which has to be the calling one.
+    /// Registers the connection with the calling runtime.
     ///
     /// # Errors
     /// [`ClientError::Frame`].
@@ -470,7 +472,7 @@ impl Call {
     }
 }
 
-/// Checks the listener on the daemon's socket, which gets our streams and our environment.
+/// Checks the owner of the daemon's socket, which gets our streams and our environment.
 fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
     let peer = nix::sys::socket::getsockopt(stream, PeerCredentials);
     let peer = peer.map_err(|error| FrameError::Io(error.into()))?;
@@ -487,7 +489,7 @@ fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
 #[derive(Debug)]
 pub struct ReplyReader {
     frames: FrameReader,
-    /// The treatment of a program that asks on the terminal; `None`: it is started by the daemon, which has none.
+    /// The handling of programs that ask on the terminal; `None`: the daemon starts them, without a terminal.
     lending: Option<Lending>,
 }
 
@@ -547,7 +549,7 @@ impl RequestWriter {
     }
 }
 
-/// The daemon's end looks different to who reads and who writes.
+/// Reading and writing report the daemon's end differently.
 fn gone_error(error: FrameError) -> ClientError {
     match &error {
         FrameError::Io(io)
@@ -562,11 +564,11 @@ fn gone_error(error: FrameError) -> ClientError {
     }
 }
 
-/// Waits until a daemon that takes no more clients has let go of its lock, which it does before its sessions end.
+/// Waits until a daemon that accepts no more clients has released its lock, which it does before its sessions end.
 async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
     let started = Instant::now();
     while started.elapsed() < START_LIMIT {
-        // Without the file, or with one that cannot be read, whoever starts a daemon finds out.
+        // If the file is missing or unreadable, starting a daemon gives the error.
         let Ok(lock) = std::fs::File::open(place.lock()) else {
             return Ok(());
         };
@@ -578,8 +580,8 @@ async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
     Err(ClientError::Gone)
 }
 
-/// Waits until whoever has the daemon's lock listens, or has let go of the lock: one that starts takes the lock before the
-/// socket, and one that was killed may lose the socket before the lock. `false` where it does neither.
+/// Waits until the holder of the daemon's lock listens or releases the lock: one that starts takes the lock before the
+/// socket, and one that was killed may lose the socket before the lock. Returns false if it does neither.
 async fn wait_for_holder(place: &Place) -> bool {
     let listens = async {
         while UnixStream::connect(place.socket()).await.is_err() {
@@ -592,7 +594,7 @@ async fn wait_for_holder(place: &Place) -> bool {
     }
 }
 
-/// Returns the known facts about a daemon that has the lock while nobody listens.
+/// Describes a daemon that has the lock but does not listen.
 fn unreachable_holder(place: &Place) -> String {
     let socket = place.socket();
     let holder = std::fs::read_to_string(place.lock()).unwrap_or_default();
@@ -605,8 +607,8 @@ fn unreachable_holder(place: &Place) -> String {
     }
 }
 
-/// Starts a daemon and waits until it listens, or until another that was started meanwhile does. Returns the program that
-/// was started; `None` where it was another.
+/// Starts a daemon and waits until it listens, or until another one that was started meanwhile does. Returns the
+/// program, or `None` if it was another.
 async fn start(place: &Place, starter: Option<&Starter>) -> Result<Option<PathBuf>, ClientError> {
     let command = starter.ok_or(ClientError::NotRunning)?.command()?;
     place.make()?;
@@ -631,8 +633,7 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<Option<PathBu
         .and_then(|()| open(&place.log()))
         .or_else(|_| open(Path::new("/dev/null")))
         .map_err(|error| failed(error.to_string()))?;
-    // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
-    // itself is where its directories are.
+    // The first caller's environment must not affect later callers. The daemon itself needs only its directories.
     let kept = [
         program::VARIABLE,
         "TRUNKLINE_DIR",

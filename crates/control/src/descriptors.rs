@@ -1,32 +1,33 @@
-//! The descriptors of this process: those that it was started with, and how many it may have.
+//! The descriptors of this process: inherited ones, and their maximum number.
 
 use std::os::fd::AsRawFd as _;
 
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors beyond these are closed where /proc does not tell which there are.
+/// The number of descriptors to close if /proc is missing.
 const GUESSED: i32 = 1024;
 
-/// Closes every descriptor but the standard streams: a lock or a secret file of the caller's would otherwise stay open for
-/// as long as this process runs, and be handed on to what it runs. As ssh's `closefrom`.
+/// Closes every descriptor but the standard streams, like ssh's `closefrom`. A lock or a secret file of the caller's
+/// would otherwise stay open in this process and its children.
 ///
 /// `kept` are files that the arguments name by their descriptors.
 ///
-/// To be called before anything of this process's own is open, and before it has a second thread.
+/// Must be called before this process opens anything or has a second thread.
 pub fn close_inherited(kept: &[i32]) {
     if has_standard_streams_only() {
         return;
     }
     let open = list_open().unwrap_or_else(|_| (0..GUESSED).collect());
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // Nothing could be done about one that is not open.
+        // An error means that it is not open.
         let _ = nix::unistd::close(fd);
     }
 }
 
-/// Returns whether there is nothing to close, as for most programs, in one system call: Linux tells since 6.2 as the
-/// directory's size how many descriptors there are. Rust's start has opened the three where the caller had closed them.
+/// Returns true if there is nothing to close, as for most programs, with one system call: since 6.2 Linux gives the
+/// number of descriptors as the directory's size. Rust's runtime has opened the three standard streams if the caller
+/// had closed them.
 fn has_standard_streams_only() -> bool {
     std::fs::metadata("/proc/self/fd").is_ok_and(|directory| directory.len() == 3)
 }
@@ -47,7 +48,8 @@ fn list_open() -> rustix::io::Result<Vec<i32>> {
     Ok(open)
 }
 
-/// A client brings up to four descriptors, a connection is one: thousands do not fit into the usual limit of 1024.
+/// Raises the limit: a client brings up to four descriptors and its connection is one, so thousands exceed the usual
+/// limit of 1024.
 pub fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

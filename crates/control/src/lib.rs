@@ -1,11 +1,10 @@
-//! The protocol between trunkline's clients and its daemon, and the client's end of it. There is no engine in it: a
-//! program that speaks to the daemon needs no more than this.
+//! The protocol between trunkline's clients and its daemon, and its client side. It has no engine: a program that talks
+//! to the daemon needs only this crate.
 //!
-//! [`protocol`] is what is said, [`socket`] how it travels, [`place`] where the two meet, [`client`] the client's end.
-//! [`program`] finds the daemon's program, [`private`] is a daemon of a program's own.
-//! [`own_socket`] is a socket in the file system and its file, [`sink`] where output goes from session to session,
-//! [`stdio`] uses streams that belong to others without changing anything about them, [`terminal`] has what both ends know
-//! of a user's terminal. [`memory`] keeps this process's from others.
+//! [`protocol`] has the messages, [`socket`] their transport, [`place`] the paths, [`client`] the client's end.
+//! [`program`] finds the daemon's program, [`private`] runs a private daemon. [`own_socket`] has sockets in the file
+//! system, [`sink`] the targets of output that outlive sessions, [`stdio`] streams that are shared with other
+//! processes, [`terminal`] what both ends know about a user's terminal. [`memory`] protects this process's memory.
 
 pub mod client;
 pub mod descriptors;
@@ -23,10 +22,10 @@ pub mod terminal;
 
 pub use trunkline_local::lent;
 
-/// The entry points of the fuzz targets, for nobody else.
+/// The entry points of the fuzz targets.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Decodes what a client may send, as the daemon does.
+    /// Decodes a client's request, as the daemon does.
     pub fn request(bytes: &[u8]) -> Option<(crate::protocol::Request, usize)> {
         crate::socket::decode(bytes).ok().flatten()
     }

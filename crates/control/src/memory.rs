@@ -2,8 +2,9 @@
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-/// Keeps this process's memory, in which there are keys or passwords, from others of the same user: no debugger attaches,
-/// /proc/PID/mem and the like are root's, and no core file is written. A program that it executes is not affected.
+/// Protects this process's memory, which has keys or passwords, from other processes of the same user: no debugger can
+/// attach, /proc/PID/mem and similar files belong to root, and no core file is written. Programs that it executes are
+/// not affected.
 ///
 /// # Errors
 /// The system's.

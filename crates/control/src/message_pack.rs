@@ -1,12 +1,12 @@
-//! MessagePack, read as the type that is asked for and nothing else. rmp-serde asks every type what it makes of whatever may
-//! have come; for those of the control protocol that is half a megabyte of code, an eighth of the client.
+//! MessagePack, decoded strictly as the requested type. rmp-serde generates code for every type to handle any value;
+//! for those of the control protocol that is half a megabyte, an eighth of the client.
 
 use std::fmt;
 
 use rmp::Marker;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Visitor};
 
-/// The reason why bytes are not the MessagePack of a type.
+/// The reason why bytes are not valid for a type.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(String);
@@ -19,7 +19,7 @@ impl de::Error for Malformed {
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// Reads a value, which has to be all that is there.
+/// Decodes a value, which must be all of the bytes.
 pub(crate) fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut reader = Reader {
         rest: bytes,
@@ -32,10 +32,10 @@ pub(crate) fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// The maximum depth of nested values: each level takes some of the stack. A frame of the protocol has eight.
+/// The maximum depth of nested values, since each level uses stack. A frame of the protocol has eight.
 const MAX_DEPTH: usize = 64;
 
-/// The part that is not generic, so that it exists only once.
+/// The part that is not generic, so that it is compiled only once.
 struct Reader<'de> {
     rest: &'de [u8],
     depth: usize,
@@ -85,7 +85,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// A length of so many bytes.
+    /// Reads a length of `width` bytes.
     fn length(&mut self, width: usize) -> Result<usize> {
         let bytes = self.take(width)?;
         Ok(bytes
@@ -128,7 +128,7 @@ impl<'de> Reader<'de> {
 
     fn null(&mut self) -> Result<()> {
         match self.marker()? {
-            // A struct without fields, and one that has no name for them.
+            // A struct without fields, which may be encoded either way.
             Marker::Null | Marker::FixArray(0) => Ok(()),
             other => Err(unexpected_marker(other, "nothing")),
         }
@@ -165,7 +165,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Returns the number of names and values in a map that begins with this marker.
+    /// Returns the number of entries in a map that begins with this marker.
     fn map(&mut self, marker: Marker) -> Result<usize> {
         match marker {
             Marker::FixMap(length) => Ok(length.into()),
@@ -175,7 +175,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Passes a value of any kind by.
+    /// Skips a value of any kind.
     fn skip(&mut self) -> Result<()> {
         let mut values: u64 = 1;
         while values > 0 {
@@ -216,7 +216,7 @@ impl<'de> Reader<'de> {
         value
     }
 
-    /// Has a visitor take all of so many values.
+    /// Lets a visitor read `count` values, all of which it must take.
     fn all<T>(&mut self, count: usize, visit: impl FnOnce(&mut Values<'_, 'de>) -> Result<T>) -> Result<T> {
         self.deeper(|reader| {
             let mut values = Values { reader, left: count };
@@ -229,7 +229,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// The rest of a list or of a map.
+/// The remaining values of a list or a map.
 struct Values<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: usize,
@@ -429,7 +429,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
-        // With content it is a map of one entry, whose name the variant's is.
+        // With content, it is a map of one entry whose key is the variant's name.
         let has_content = self.take_marker(Marker::FixMap(1));
         self.deeper(|reader| visitor.visit_enum(Variant { reader, has_content }))
     }
@@ -532,7 +532,7 @@ mod tests {
     fn what_rmp_serde_writes_is_read() {
         let bytes = write_value(&many());
         assert_eq!(from_slice::<Many>(&bytes).unwrap(), many());
-        // A reader that knows none of the fields passes them all by.
+        // A reader that knows none of the fields skips them all.
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct Other {
             #[serde(default)]
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_goes_on_is_refused() {
         let mut bytes = write_value(&many());
-        // Each place, except for all but a few in the long strings.
+        // Every length, except for most within the long strings.
         for len in (0..bytes.len()).filter(|len| len % 97 == 0 || *len < 500 || *len > bytes.len() - 500) {
             assert!(from_slice::<Many>(&bytes[..len]).is_err(), "{len}");
             assert!(from_slice::<de::IgnoredAny>(&bytes[..len]).is_err(), "{len}");
@@ -591,7 +591,7 @@ mod tests {
         assert!(from_slice::<Nested>(&nested(MAX_DEPTH - 1)).is_ok());
         let deep = from_slice::<Nested>(&nested(100_000)).unwrap_err();
         assert_eq!(deep.to_string(), "values lie too deep in one another");
-        // Four thousand million values, of which there is none.
+        // Announces four thousand million values, none of which follows.
         for announced in [[0xdd, 0xff, 0xff, 0xff, 0xff], [0xdf, 0xff, 0xff, 0xff, 0xff]] {
             assert!(from_slice::<Vec<u64>>(&announced).is_err());
             assert!(from_slice::<BTreeMap<u64, u64>>(&announced).is_err());

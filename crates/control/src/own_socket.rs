@@ -1,4 +1,4 @@
-//! Sockets in the file system that are this process's own.
+//! Sockets in the file system that belong to this process.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -8,11 +8,11 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 
-/// Clients that may wait to be taken.
+/// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The file of a socket that this process has made. Dropping it removes the file, unless another one is in its place: a
-/// directory may have been removed and made anew under a program that went on.
+/// The file of a socket that this process created. Dropping it removes the file, unless it was replaced: the directory
+/// may have been removed and recreated while the program ran.
 #[derive(Debug)]
 pub struct OwnSocket {
     path: PathBuf,
@@ -20,12 +20,12 @@ pub struct OwnSocket {
 }
 
 impl OwnSocket {
-    /// Returns its path, present or former.
+    /// Returns the path, even if the file is gone.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns whether the file is there, and still this socket's.
+    /// Returns true if the file exists and is still this socket's.
     pub fn stands(&self) -> bool {
         FileId::at_path(&self.path).is_ok_and(|found| found == self.file)
     }
@@ -42,11 +42,11 @@ impl Drop for OwnSocket {
 /// Listens at `path`, for this user alone (mode 0600).
 ///
 /// # Errors
-/// What the system says: `AddrInUse` where something has the name.
+/// The system's: `AddrInUse` if the name is taken.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Linux makes the file with the socket's own mode: it is not open to others for a moment.
+    // Linux creates the file with the socket's own mode, so it is never open to others.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let own = OwnSocket {
@@ -59,7 +59,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     Ok((UnixListener::from_std(socket.into())?, own))
 }
 
-/// The same, in the place of whatever is there.
+/// The same, replacing any existing file.
 ///
 /// # Errors
 /// What the system says.
@@ -71,7 +71,7 @@ pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     listen(path)
 }
 
-/// The same for metrics; without them where that fails, which the log tells: the work is worth more than numbers about it.
+/// The same for metrics. If that fails, logs a warning and goes on without them.
 pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
     let tell = |error: &io::Error| tracing::warn!("no metrics on {}: {error}", path.display());
     listen_anew(path).inspect_err(tell).ok()
@@ -82,7 +82,7 @@ pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
 pub struct FileId(u64, u64);
 
 impl FileId {
-    /// That of what is at a path, without following a link.
+    /// Returns the identity of the file at a path, without following a link.
     ///
     /// # Errors
     /// What the system says.
@@ -91,7 +91,7 @@ impl FileId {
         Ok(Self(found.dev(), found.ino()))
     }
 
-    /// That of an open file.
+    /// Returns the identity of an open file.
     ///
     /// # Errors
     /// What the system says.

@@ -1,4 +1,4 @@
-//! The places of the daemon's sockets, its state and its settings.
+//! The paths of the daemon's sockets, state and settings.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +11,31 @@ pub struct Place {
     pub runtime: PathBuf,
     /// Host memory and the log.
     pub state: PathBuf,
-    /// `config.toml`, which need not exist.
+    /// `config.toml`, which may not exist.
     pub config: PathBuf,
 }
 
-/// No usable directory.
+/// The reason why there is no usable directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// Neither TRUNKLINE_DIR nor a home.
+    /// Neither TRUNKLINE_DIR nor a home is set.
     #[error("no directory is available for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
     Nowhere,
-    /// TRUNKLINE_DIR would be another directory in each directory.
+    /// TRUNKLINE_DIR is relative, and would change with the working directory.
     #[error("TRUNKLINE_DIR is {0}: it must be an absolute path")]
     Relative(PathBuf),
-    /// A directory is somebody else's, or cannot be made.
+    /// A directory belongs to another user, or cannot be created.
     #[error(transparent)]
     NotOwn(#[from] OwnError),
-    /// A socket's address has room for 107 bytes.
+    /// The path of the socket is longer than 107 bytes.
     #[error("{0} is too long for a socket's path: set TRUNKLINE_DIR to a shorter one")]
     TooLong(PathBuf),
 }
 
 impl Place {
-    /// Finds the directories by the environment: `TRUNKLINE_DIR` moves all of them; else XDG's, and without a login session
-    /// /run/user/UID or ~/.cache.
+    /// Finds the directories from the environment: `TRUNKLINE_DIR` sets all of them; else XDG's variables, and without
+    /// a login session /run/user/UID or ~/.cache.
     ///
     /// # Errors
     /// [`PlaceError::Nowhere`], [`PlaceError::Relative`].
@@ -50,7 +50,7 @@ impl Place {
                 runtime: dir,
             });
         }
-        // Relative ones are to be ignored (XDG Base Directory Specification).
+        // Relative paths must be ignored (XDG Base Directory Specification).
         let var = |name: &str| var(name).filter(|path| path.is_absolute());
         let home = var("HOME");
         let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
@@ -77,50 +77,50 @@ impl Place {
         })
     }
 
-    /// The control socket.
+    /// Returns the control socket.
     pub fn socket(&self) -> PathBuf {
         self.runtime.join("control.sock")
     }
 
-    /// The socket on which the daemon tells its metrics.
+    /// Returns the socket of the daemon's metrics.
     pub fn metrics(&self) -> PathBuf {
         self.runtime.join("metrics.sock")
     }
 
-    /// The directory of the mux sockets, to which stock ssh clients come.
+    /// Returns the directory of the mux sockets for stock ssh.
     pub fn mux(&self) -> PathBuf {
         self.runtime.join("mux")
     }
 
-    /// The directory of the masters of the system's ssh, for hosts that need it.
+    /// Returns the directory of the masters of the system's ssh.
     pub fn masters(&self) -> PathBuf {
         self.runtime.join("ssh")
     }
 
-    /// The lock that the daemon holds for as long as it owns the socket.
+    /// Returns the lock that the daemon holds while it owns the socket.
     pub fn lock(&self) -> PathBuf {
         self.runtime.join("daemon.lock")
     }
 
-    /// The daemon's log.
+    /// Returns the daemon's log.
     pub fn log(&self) -> PathBuf {
         self.state.join("daemon.log")
     }
 
-    /// The directory of the audit trail.
+    /// Returns the directory of the audit trail.
     pub fn audit(&self) -> PathBuf {
         self.state.join("audit")
     }
 
-    /// The directory of the recordings of sessions.
+    /// Returns the directory of the sessions' recordings.
     pub fn recordings(&self) -> PathBuf {
         self.state.join("recordings")
     }
 
-    /// Makes the directory of the sockets, mode 0700, and checks that it is ours alone.
+    /// Creates the directory of the sockets with mode 0700, and checks that only this user can access it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The directory cannot be used.
     pub fn make(&self) -> Result<(), PlaceError> {
         // sun_path has 108 bytes, the last for a NUL.
         if self.socket().as_os_str().len() > 107 {
@@ -129,20 +129,20 @@ impl Place {
         make_private(&self.runtime)
     }
 
-    /// Makes the directory of host memory and the log, mode 0700. The daemon works without it: see [`Self::make`] for the
-    /// one it needs.
+    /// Creates the directory of host memory and the log with mode 0700. The daemon works without it, unlike that of
+    /// [`Self::make`].
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The directory cannot be used.
     pub fn make_state(&self) -> Result<(), PlaceError> {
         make_private(&self.state)
     }
 }
 
-/// Makes a directory with mode 0700, unless it is there; it has to be this user's own ([`own`]).
+/// Creates a directory with mode 0700. An existing one must be this user's own ([`own`]).
 ///
 /// # Errors
-/// It is not, or cannot be made.
+/// It is not this user's own, or cannot be created.
 pub fn make_private(directory: &Path) -> Result<(), PlaceError> {
     own::make_directory(directory)?;
     Ok(())
@@ -177,7 +177,7 @@ mod tests {
         .unwrap();
         assert_eq!(place.state, Path::new("/s/trunkline"));
         assert_eq!(place.config, Path::new("/home/jo/.config/trunkline/config.toml"));
-        // Whoever names one wants a daemon of its own.
+        // A user who sets it wants a separate daemon.
         let named = find(&[("TRUNKLINE_DIR", "x"), ("HOME", "/home/jo")]);
         assert!(matches!(named, Err(PlaceError::Relative(_))), "{named:?}");
     }

@@ -1,10 +1,10 @@
-//! A daemon of a program's own: `trunklined --private`, for a command that shares nothing (`--no-daemon`), or that
-//! stands where the user's daemon does not.
+//! A private daemon, `trunklined --private`, for a command that shares nothing (`--no-daemon`), or that runs in other
+//! namespaces than the user's daemon.
 //!
-//! Its standard input is a socket, the *line*, on which the program hands it the far end of each connection. It has no
-//! place in the file system that anybody else could come to. The end of the line is its end, so that it is never left
-//! behind, however the program ends. It stays in the program's process group and session: what it runs (ProxyCommand)
-//! has the terminal that the program has.
+//! Its standard input is a socket, the *line*, on which the program passes it the far end of each connection. It has no
+//! place in the file system where others could connect. It ends with the line, so it is never left behind, however the
+//! program ends. It stays in the program's process group and session, so that programs it runs (ProxyCommand) have the
+//! program's terminal.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,21 +18,20 @@ use crate::client::{Client, ClientError};
 use crate::program;
 use crate::socket::{FrameError, FrameReader, decode, encode, send_blocking, split};
 
-/// A private daemon, which ends when this is dropped: that takes as long as its servers need to hear of it, and two
-/// seconds at the most.
+/// A private daemon. Dropping it waits until its servers have been told, for at most two seconds.
 #[derive(Debug)]
 pub struct Private {
     program: PathBuf,
     child: Child,
-    /// Guards the line for the time that a connection takes to be welcomed: what is under way on it is bounded.
+    /// Locked until a connection is welcomed, which bounds the pending ones.
     line: tokio::sync::Mutex<UnixStream>,
 }
 
 impl Private {
-    /// Starts one, which logs to `log`.
+    /// Starts a private daemon, which logs to `log`.
     ///
     /// # Errors
-    /// There is no program, or it cannot be run.
+    /// The program is missing, or cannot be run.
     pub fn start(log: Stdio) -> Result<Self, ClientError> {
         let program = program::find()?;
         let failed = |error: io::Error| ClientError::Private {
@@ -54,10 +53,10 @@ impl Private {
         })
     }
 
-    /// A connection to it. Must be called inside a tokio runtime.
+    /// Connects to it. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// It did not start, or is another version's.
+    /// It did not start, or has another version.
     pub async fn connect(&self) -> Result<Client, ClientError> {
         let line = self.line.lock().await;
         let (ours, theirs) = tokio::net::UnixStream::pair().map_err(FrameError::from)?;
@@ -84,17 +83,17 @@ impl Drop for Private {
     }
 }
 
-/// Returns its last words when it could not continue.
+/// Returns the daemon's last message, if it could not continue.
 fn last_words(line: &UnixStream) -> Option<String> {
-    // It is of no more use, and is to end if it has not.
+    // The daemon is of no more use, and must end if it has not.
     line.shutdown(Shutdown::Write).ok()?;
     let mut said = Vec::new();
-    // It may have left without having read all that it was sent, which is an error behind its last words.
+    // If the daemon left without reading everything, the error follows its last message.
     let _ = (&*line).read_to_end(&mut said);
     Some(decode::<String>(&said).ok()??.0)
 }
 
-/// The message on the line: the far end of a connection comes with it.
+/// The message on the line; it brings the far end of a connection.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Connection {}
 
@@ -103,7 +102,7 @@ struct Connection {}
 pub struct Line(UnixStream);
 
 impl Line {
-    /// Takes it from standard input, where nothing is left that a child could inherit.
+    /// Takes the line from standard input, and leaves nothing there for a child to inherit.
     ///
     /// # Errors
     /// Standard input is not a socket.
@@ -114,15 +113,15 @@ impl Line {
         Ok(Self(line))
     }
 
-    /// Says why it cannot continue.
+    /// Reports why the daemon cannot continue.
     pub fn fail(&self, why: &str) {
-        // Whoever has gone does not mind.
+        // The program may have left.
         if let Ok(words) = encode(&why) {
             let _ = (&self.0).write_all(&words);
         }
     }
 
-    /// The connections that come on it. Must be called inside a tokio runtime.
+    /// Returns the connections on the line. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// The system's.
@@ -133,12 +132,12 @@ impl Line {
     }
 }
 
-/// The connections that come on a line.
+/// The connections on a line.
 #[derive(Debug)]
 pub struct Connections(FrameReader);
 
 impl Connections {
-    /// The next one; `None` when the program has ended.
+    /// Waits for the next connection; `None` when the program has ended.
     pub async fn next(&mut self) -> Option<tokio::net::UnixStream> {
         let Ok(Some(Connection {})) = self.0.next().await else {
             return None;

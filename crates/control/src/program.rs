@@ -1,9 +1,9 @@
-//! The places of the programs that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and the other
-//! parts of trunkline, which are found beside a program of ours and nowhere else. PATH is not searched.
+//! The paths of the programs that `trunkline` runs: `trunklined`, which is the daemon with the engine, and the other
+//! parts, which are only looked for near this program. PATH is not searched.
 
 use std::path::{Path, PathBuf};
 
-/// The variable that names it.
+/// The variable with the path of `trunklined`.
 pub const VARIABLE: &str = "TRUNKLINED";
 
 const NAME: &str = "trunklined";
@@ -12,7 +12,7 @@ const NAME: &str = "trunklined";
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// The variable is set, and wrong.
+    /// The variable names no file.
     #[error("TRUNKLINED names {0}, which is not a file: unset it, or set it to the path of trunklined")]
     NotThere(PathBuf),
     /// It is in none of its places.
@@ -23,9 +23,9 @@ pub enum ProgramError {
         libexec.display()
     )]
     Missing {
-        /// Beside the program that looks for it.
+        /// The path beside this program.
         beside: PathBuf,
-        /// In the directory for programs that are run by programs.
+        /// The path in libexec.
         libexec: PathBuf,
     },
     /// Another part is in none of its places.
@@ -37,17 +37,17 @@ pub enum ProgramError {
     MissingPart {
         /// The program.
         name: String,
-        /// Beside the program that looks for it.
+        /// The path beside this program.
         beside: PathBuf,
-        /// In the directory for programs that are run by programs.
+        /// The path in libexec.
         libexec: PathBuf,
     },
-    /// This program does not know its own path.
+    /// This program's own path is unknown.
     #[error("cannot find this program's own path ({0}): set TRUNKLINED to the path of trunklined")]
     NoPath(String),
 }
 
-/// The program's path: what `TRUNKLINED` says; else beside this program, wherever links to it are; else
+/// Returns the path of `trunklined`: the value of `TRUNKLINED`; else beside this program, with links resolved; else in
 /// `../libexec/trunkline` from there.
 ///
 /// # Errors
@@ -63,7 +63,7 @@ pub fn find() -> Result<PathBuf, ProgramError> {
     near(&our_directory()?, NAME).map_err(|(beside, libexec)| ProgramError::Missing { beside, libexec })
 }
 
-/// The path of another part of trunkline: beside this program, or in `../libexec/trunkline`.
+/// Returns the path of another part of trunkline: beside this program, or in `../libexec/trunkline`.
 ///
 /// # Errors
 /// [`ProgramError`].
@@ -75,14 +75,14 @@ pub fn find_part(name: &str) -> Result<PathBuf, ProgramError> {
     })
 }
 
-/// Returns the directory of this program, wherever links to it are.
+/// Returns the directory of this program, with links resolved.
 fn our_directory() -> Result<PathBuf, ProgramError> {
     let ourselves = std::env::current_exe().and_then(|path| path.canonicalize());
     let ourselves = ourselves.map_err(|error| ProgramError::NoPath(error.to_string()))?;
     Ok(ourselves.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
-/// A program's path near a directory, or the two where it would be.
+/// Returns a program's path near a directory, or the two places where it should be.
 fn near(directory: &Path, name: &str) -> Result<PathBuf, (PathBuf, PathBuf)> {
     let beside = directory.join(name);
     let libexec = directory

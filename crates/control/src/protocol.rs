@@ -1,7 +1,7 @@
-//! The control protocol: what clients and the daemon say to each other. docs/PROTOCOL.md describes it for others.
+//! The control protocol between clients and the daemon. docs/PROTOCOL.md describes it for others.
 //!
 //! A frame is a `uint32` length in network order, then that many bytes of MessagePack: one [`Request`] or one
-//! [`Reply`], with field names. File descriptors travel with the first byte of the frame that speaks of them.
+//! [`Reply`], with field names. File descriptors travel with the first byte of the frame that refers to them.
 
 mod update;
 
@@ -25,16 +25,16 @@ pub use update::{
     Activity, ActivityKind, Asker, FailureReport, Histogram, Pulse, Starts, TransferReport, Update,
 };
 
-/// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
+/// The protocol's version. A daemon only serves clients of its own version; see [`Reply::Welcome`].
 pub const VERSION: u32 = 17;
 
-/// The longest frame, without its length. A caller's environment is the largest thing in one.
+/// The longest frame, without its length. The largest thing in a frame is the caller's environment.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 
 /// A client's message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// Must be first. Answered by [`Reply::Welcome`], for which nobody has to wait.
+    /// Must be first. Answered by [`Reply::Welcome`]; clients need not wait for it.
     Hello {
         /// [`VERSION`].
         protocol: u32,
@@ -44,102 +44,100 @@ pub enum Request {
     /// Runs a session; one for each control connection. Brings a file descriptor for each [`Stdio::Passed`], in the
     /// order of input, output and error.
     Session(Box<SessionRequest>),
-    /// Input for the session, or its end when empty.
+    /// Input for the session; empty at its end.
     Input(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The terminal's new size: columns, rows, width and height in pixels.
     Resize(u32, u32, u32, u32),
     /// A signal for the session's command, by name without "SIG".
     Signal(String),
-    /// Ends the session: its command is sent SIGTERM, and the channel is closed when it does not end within two seconds.
-    /// Nothing more is asked, and a question under way has no answer. Answered by the session's last frame, which says what
-    /// became of the command.
+    /// Ends the session: its command is sent SIGTERM, and the channel is closed after two seconds. No more questions
+    /// are asked, and a pending one gets no answer. Answered by the session's last frame, which says how the command
+    /// ended.
     Terminate,
-    /// A break of so many milliseconds.
+    /// Sends a break of so many milliseconds.
     Break(u32),
-    /// Exchange keys anew.
+    /// Exchanges keys again.
     Rekey,
-    /// Changes or lists the session's forwardings. What became of it comes as [`Reply::Notice`].
+    /// Changes or lists the session's forwardings. The outcome arrives as [`Reply::Notice`].
     Forward(ForwardRequest),
-    /// The session continues without its client (ssh's `~&`): it is sent an end-of-file character, what it still prints is
-    /// thrown away, and its local forwardings take no new connections. Answered by [`Reply::Done`], after which the
-    /// client may leave.
+    /// Lets the session continue without its client (ssh's `~&`): it is sent an end-of-file character, its further
+    /// output is discarded, and its local forwardings accept no new connections. Answered by [`Reply::Done`], after
+    /// which the client may leave.
     Background,
-    /// [`Reply::LocalCommand`] has been run.
+    /// Notes that the command of [`Reply::LocalCommand`] has ended.
     LocalCommandDone,
     /// Refuses a connection of [`Reply::Incoming`].
     Refuse(u64),
-    /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
+    /// The answer to [`Reply::Ask`]; `None` if there is no one to answer.
     Answer(Option<String>),
-    /// Connects, and keeps the connection forever if `pin`.
+    /// Connects, and keeps the connection open if `pin`.
     Warm {
-        /// To what.
         host: HostRequest,
-        /// For ever.
+        /// Keeps the connection until it is closed by a request.
         pin: bool,
     },
-    /// Serves stock ssh clients of a host on a socket (OpenSSH's ControlPath), and begins to connect to the host, without
-    /// asking anybody anything. Answered by [`Reply::Done`] when the socket listens, which it may have done before, or
-    /// by [`Reply::Failed`] when stock ssh had better go its own way. For a host that [`Request::MustShare`] is true of,
-    /// it is answered when the connection is made, for which the client is asked as for [`Request::Warm`]: stock ssh is
+    /// Serves stock ssh clients of a host on a socket (OpenSSH's ControlPath), and begins to connect to the host
+    /// without asking questions. Answered by [`Reply::Done`] once the socket listens, or by [`Reply::Failed`] if stock
+    /// ssh should connect by itself. For a host that may only be reached over shared connections
+    /// ([`Request::MustShare`]), stock ssh must not connect by itself: the answer comes when the connection is made,
+    /// and the client is asked questions as for [`Request::Warm`].
     /// not to go its own way.
     MuxListen {
         host: HostRequest,
-        /// The socket's path: absolute, shorter than 104 bytes, in a directory that is the user's alone. The directory
-        /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
-        /// which then has to be in that directory, without a ControlMaster.
+        /// The socket's path: absolute, shorter than 104 bytes, in a directory private to the user. The directory
+        /// [`Place::mux`](crate::place::Place::mux) is created if missing. `None` for the host's ControlPath, which
+        /// must be in that directory, without a ControlMaster.
         path: Option<PathBuf>,
-        /// The process that will come to the socket, by its number, where it is known. It is not served there as a client of
-        /// a host with other settings, to which the same socket may belong by the time it comes.
+        /// The process that will connect to the socket, if known. By then the socket may belong to a host with other
+        /// settings; that process is not served as one of its clients.
         client: Option<u32>,
     },
-    /// Whether a host is to be reached over shared connections or not at all: answered by [`Reply::MustShare`].
+    /// Asks whether a host may only be reached over shared connections: answered by [`Reply::MustShare`].
     MustShare(HostRequest),
     /// Copies files: answered by [`Reply::Progress`] and [`Reply::Names`] while it runs, then by [`Reply::Copied`] or
-    /// [`Reply::Failed`]. The client's leaving ends it.
+    /// [`Reply::Failed`]. Ends when the client leaves.
     Copy(Box<CopyRequest>),
     /// Lists the connections: answered by [`Reply::Hosts`].
     List,
     /// Reports on the daemon itself: answered by [`Reply::Status`].
     Status,
-    /// Numbers for Prometheus: answered by [`Reply::Metrics`].
+    /// Asks for the metrics for Prometheus: answered by [`Reply::Metrics`].
     Metrics {
-        /// In the format OpenMetrics, and not in Prometheus' own.
+        /// In the OpenMetrics format instead of Prometheus's own.
         open_metrics: bool,
     },
-    /// To be told what there is and what goes on, now and at each interval: answered by [`Reply::Update`] until the client
-    /// says anything else or leaves.
+    /// Asks for the daemon's state now and at each interval: answered by [`Reply::Update`] until the client says
+    /// anything else or leaves.
     Subscribe {
         /// The interval: from 100 ms to a minute.
         every: Duration,
     },
-    /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
+    /// Checks that a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
     Check(HostRequest),
     /// Explains how a destination is resolved: answered by [`Reply::Explained`].
     Explain(HostRequest),
-    /// To forget what was learnt of a host: answered by [`Reply::Done`] or [`Reply::Failed`].
+    /// Forgets what was learned about a host: answered by [`Reply::Done`] or [`Reply::Failed`].
     Forget(HostRequest),
-    /// Remembers the best settings for moving data to and from a host; `None` to forget them. Answered by
+    /// Remembers the best settings for moving data to and from a host, or forgets them if `None`. Answered by
     /// [`Reply::Done`].
     Tuned {
         host: HostRequest,
-        /// The best settings.
         choice: Option<Choice>,
     },
-    /// Measures the path to a host, on connections that nothing else uses: answered by [`Reply::Tuning`] while it runs,
-    /// then by [`Reply::Measured`] or [`Reply::Failed`]. [`Self::Terminate`] and the client's leaving end it; what it has
-    /// put on the server is removed in either case.
+    /// Measures the path to a host on separate connections: answered by [`Reply::Tuning`] while it runs, then by
+    /// [`Reply::Measured`] or [`Reply::Failed`]. Ends with [`Self::Terminate`] or when the client leaves; its files on
+    /// the server are removed in either case.
     Tune(Box<TuneRequest>),
-    /// Measures the machine that the daemon runs on, each algorithm at each size for so long: answered by
-    /// [`Reply::MachineMeasured`].
+    /// Measures the daemon's machine: answered by [`Reply::MachineMeasured`].
     MeasureMachine {
-        /// For how long.
+        /// The time for each algorithm at each size.
         each: Duration,
     },
     /// Lists the results of tuning for all hosts: answered by [`Reply::Choices`].
     Choices,
-    /// Looks for masters that the user's own ssh has made, and acts on them: answered by [`Reply::Masters`].
+    /// Finds masters of the user's own ssh, and acts on them: answered by [`Reply::Masters`].
     Masters { of: MastersOf, action: MasterAction },
-    /// The `Host` aliases of ssh_config that match a pattern: answered by [`Reply::Aliases`].
+    /// Lists the `Host` aliases of ssh_config that match a pattern: answered by [`Reply::Aliases`].
     Aliases {
         /// As in ssh_config(5), PATTERNS.
         pattern: String,
@@ -148,43 +146,41 @@ pub enum Request {
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
     },
-    /// The hosts whose names begin so, for a shell to complete: answered by [`Reply::HostNames`].
+    /// Lists the hosts whose names begin with `prefix`, for completion: answered by [`Reply::HostNames`].
     HostNames {
-        /// The beginning of their names.
         prefix: String,
         world: World,
         /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
     },
-    /// The names in a directory of a host that begin so, for a shell to complete, over a connection that is there already:
-    /// answered by [`Reply::RemoteNames`], which has none where there is no connection.
+    /// Lists the names in a host's directory that begin with `prefix`, for completion over an existing connection:
+    /// answered by [`Reply::RemoteNames`], which is empty without a connection.
     RemoteNames {
         host: HostRequest,
-        /// The directory, with a slash behind it; empty for where SFTP begins.
+        /// The directory, with a final slash; empty for SFTP's start directory.
         directory: String,
-        /// The beginning of their names.
         prefix: String,
     },
-    /// The hosts of Ansible inventories: answered by [`Reply::Selection`].
+    /// Lists the hosts of Ansible inventories: answered by [`Reply::Selection`].
     Inventory(Box<InventoryRequest>),
-    /// The file that the user's ssh reads, by the password database: answered by [`Reply::ConfigFile`].
+    /// Asks for the file that the user's ssh reads, by the password database: answered by [`Reply::ConfigFile`].
     ConfigFile,
     /// Closes connections: answered by [`Reply::Closed`].
     Close {
-        /// Of this host; of all when `None`.
+        /// The host; `None` for all.
         host: Option<HostRequest>,
         /// Without waiting for sessions to end.
         at_once: bool,
     },
-    /// Closes the connections that [`HostReport::sharing`] names, of whatever destination: answered by [`Reply::Closed`].
+    /// Closes the connections with a key as in [`HostReport::sharing`], for any destination: answered by
+    /// [`Reply::Closed`].
     CloseShared {
-        /// The key of the connections.
         sharing: String,
         /// Without waiting for sessions to end.
         at_once: bool,
     },
-    /// Ends the daemon: it takes no more clients, lets sessions end (unless `at_once`), then exits.
+    /// Stops the daemon: it accepts no more clients, waits for sessions (unless `at_once`), then exits.
     Stop {
         /// Without waiting for sessions to end.
         at_once: bool,
@@ -192,7 +188,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The worlds of whoever waits for it, and can be asked at their terminal meanwhile.
+    /// Returns the environments of callers that wait for the request and can be asked at their terminal meanwhile.
     pub fn worlds_mut(&mut self) -> Vec<&mut World> {
         match self {
             Self::Session(session) => vec![&mut session.host.world],
@@ -219,7 +215,7 @@ impl Request {
     }
 }
 
-/// A destination, with all that decides what it means.
+/// A destination, with everything that affects how it resolves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostRequest {
     /// The destination as typed.
@@ -227,10 +223,11 @@ pub struct HostRequest {
     /// ssh's options, as typed.
     #[serde(with = "trunkline_request::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
-    /// The caller's environment, directory, umask and namespaces. A request from elsewhere than the daemon is refused.
+    /// The caller's environment, directory, umask and namespaces. A request from other namespaces than the daemon's is
+    /// refused.
     pub world: World,
-    /// Questions are answered by a program that has its answers at hand: for as long as the request lives it may be asked
-    /// again, for further connections. Otherwise a person answers, who is asked for the first one only.
+    /// True if a program answers questions from stored answers: it may be asked again for further connections while the
+    /// request lives. False if a person answers, who is only asked for the first connection.
     pub answers_at_hand: bool,
 }
 
@@ -239,7 +236,7 @@ pub struct HostRequest {
 pub struct SessionRequest {
     pub host: HostRequest,
     pub program: Program,
-    /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
+    /// Variables for the session, in addition to those of SendEnv and SetEnv. They have no effect on this side.
     #[serde(with = "trunkline_request::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
     /// `-t` and `-T`.
@@ -248,50 +245,49 @@ pub struct SessionRequest {
     pub terminal: Option<TerminalInfo>,
     /// Standard input, output and error.
     pub stdio: [Stdio; 3],
-    /// Whether the client can be asked questions.
+    /// True if the client can be asked questions.
     pub answers: bool,
-    /// The parts in which the client acts as ssh(1), if it stands in for it.
+    /// Set if the client stands for ssh(1).
     pub ssh: Option<SshClient>,
-    /// The time limit, connecting included. The daemon keeps the time, because it knows how far the command came.
+    /// The time limit, including connecting. The daemon enforces it, because it knows how far the command got.
     pub limit: Option<Duration>,
-    /// Whom the client works for, where that is not its own user.
+    /// The user for whom the client works, if that is not its own.
     pub on_behalf: Option<OnBehalf>,
-    /// Whether [`Reply::Exited`] is wanted.
+    /// True if [`Reply::Exited`] is wanted.
     pub tell_exit: bool,
 }
 
-/// Somebody on another machine, as the client knows it: for the audit trail.
+/// A user of another machine, as known to the client: for the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnBehalf {
-    /// The requester: a public nkey.
+    /// The requester's public nkey.
     pub submitter: String,
     /// The job.
     pub job: String,
 }
 
-/// A client that stands for ssh(1): it does what ssh_config says of ssh itself, and not of a session. It is told with
-/// [`Reply::LogLevel`], [`Reply::Log`], [`Reply::Banner`], [`Reply::Proxy`] and [`Reply::Warning`] what others hear as
+/// A client that stands for ssh(1): it applies the settings of ssh_config that concern ssh itself. It gets
+/// [`Reply::LogLevel`], [`Reply::Log`], [`Reply::Banner`], [`Reply::Proxy`] and [`Reply::Warning`] instead of
 /// [`Reply::Notice`], and runs LocalCommand ([`Reply::LocalCommand`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SshClient {
-    /// It goes to the background when the session has begun (`-f`). Where only ssh_config asks for that, the answer is
-    /// [`Reply::UseSystemSsh`].
+    /// True if it goes to the background when the session has begun (`-f`). If only ssh_config asks for that, the
+    /// answer is [`Reply::UseSystemSsh`].
     pub background: bool,
     /// A level that overrides LogLevel (`-v`, `-q`).
     pub log_level: Option<LogLevel>,
 }
 
-/// Files to copy. The daemon reads and writes local ones itself.
+/// Files to copy. The daemon itself reads and writes local ones.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CopyRequest {
-    /// From where.
     pub sources: Vec<CopyPlace>,
     pub target: CopyPlace,
     /// The options, with the caller's umask.
     pub options: CopyOptions,
-    /// Tell of every name, and not only of those that fail.
+    /// Report every name, and not only those that fail.
     pub names: bool,
-    /// Copies with the same number share the rate that the first one's options have. Any number that nobody else has.
+    /// Copies with the same number share the rate limit in the first one's options. The number must be unique.
     pub rate: Option<u64>,
 }
 
@@ -302,20 +298,19 @@ pub enum CopyPlace {
     Local(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// A path on a host.
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
-    /// An open descriptor of the client's, called by this path: it comes with the request, in the order of the sources
-    /// and the target. Three at most.
+    /// An open descriptor of the client's, with this path for display. Descriptors come with the request, in the order
+    /// of the sources and the target. Three at most.
     Passed(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
 }
 
-/// A path to measure.
+/// A request to measure a path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TuneRequest {
-    /// To where.
     pub host: HostRequest,
     pub options: TuneOptions,
 }
 
-/// Ansible inventories, and which of their hosts are meant.
+/// Ansible inventories, and a selection of their hosts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InventoryRequest {
     /// Files, directories and scripts.
@@ -323,9 +318,9 @@ pub struct InventoryRequest {
     pub sources: Vec<OsString>,
     /// Ansible's host pattern.
     pub pattern: String,
-    /// A second one, which narrows the first.
+    /// A second pattern, which narrows the first.
     pub limit: Option<String>,
-    /// The caller, whose programs are run.
+    /// The caller's environment, in which scripts run.
     pub world: World,
 }
 
@@ -333,7 +328,7 @@ pub struct InventoryRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum MastersOf {
     Host(Box<HostRequest>),
-    /// All that a ControlPath of ssh_config can mean.
+    /// Every master that a ControlPath of ssh_config can mean.
     All {
         world: Box<World>,
         /// The file of `-F`.
@@ -344,49 +339,49 @@ pub enum MastersOf {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAction {
-    /// Only look at them.
+    /// Only finds them.
     Look,
-    /// Those that live are ended: those with sessions only if `at_once`.
+    /// Ends live masters, those with sessions only if `at_once`.
     Close {
-        /// With their sessions.
+        /// Includes masters with sessions.
         at_once: bool,
     },
-    /// The sockets of those that are dead are removed.
+    /// Removes the sockets of dead masters.
     RemoveStale,
 }
 
-/// A master of the user's own ssh, and whether something was done to it.
+/// A master of the user's own ssh, and the effect of the action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MasterFound {
-    /// As `ls` shows it; its state is the one before.
+    /// The report for `ls`, with the state before the action.
     pub report: HostReport,
-    /// Whether it was ended, or its socket removed.
+    /// True if it was ended, or its socket removed.
     pub acted: bool,
 }
 
-/// A request of ssh's escape sequences about a session's forwardings.
+/// A request about a session's forwardings, from ssh's escape sequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForwardRequest {
-    /// Open one, given as to ssh's `-L`, `-R` or `-D`.
+    /// Opens one, given as for ssh's `-L`, `-R` or `-D`.
     Open(ForwardKind, String),
-    /// End one, by where it listens: `[address:]port`. What it carries continues.
+    /// Ends one, by its address: `[address:]port`. Its connections continue.
     Cancel(ForwardKind, String),
     List,
 }
 
-/// In which direction a forwarding goes.
+/// The direction of a forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForwardKind {
-    /// From here, to one place (`-L`).
+    /// From here to one place (`-L`).
     Local,
     /// From the server (`-R`).
     Remote,
-    /// From here, to wherever a SOCKS client asks (`-D`).
+    /// From here to the targets of a SOCKS client (`-D`).
     Dynamic,
 }
 
 impl ForwardKind {
-    /// ssh's option for it.
+    /// Returns ssh's option for it.
     pub fn option(self) -> &'static str {
         match self {
             Self::Local => "-L",
@@ -399,36 +394,36 @@ impl ForwardKind {
 /// The program of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Program {
-    /// The program of the configuration (RemoteCommand, SessionType), else the login shell.
+    /// The configured program (RemoteCommand, SessionType), else the login shell.
     Configured,
     /// A command line.
     Exec(#[serde(with = "serde_bytes")] Vec<u8>),
     Subsystem(String),
-    /// Nothing: only forwardings (`-N`).
+    /// No program: only forwardings (`-N`).
     Nothing,
     /// A connection to this host and port, on standard input and output (`-W`).
     Stdio(String, u16),
-    /// A connection to this Unix socket of the server, likewise.
+    /// A connection to this Unix socket of the server, on standard input and output.
     StdioSocket(String),
-    /// Nothing: the server listens on this address and port (0 to let it choose) for as long as the session lasts, which
-    /// is until the end of its input. An address of `None` is the server's loopback. See [`Reply::Listening`].
+    /// No program: the server listens on this address and port (0 to let it choose) while the session lasts, which is
+    /// until the end of its input. An address of `None` is the server's loopback. See [`Reply::Listening`].
     Listen(Option<String>, u16),
     /// The same on a Unix socket of the server.
     ListenSocket(String),
-    /// The connection of this number of [`Reply::Incoming`], on standard input and output, which are passed.
+    /// The connection with this number from [`Reply::Incoming`], on standard input and output, which are passed.
     Incoming(u64),
 }
 
-/// Whether a terminal is wanted.
+/// The choice of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tty {
-    /// As the configuration says.
+    /// As configured.
     Configured,
     /// No (`-T`).
     No,
     /// Yes (`-t`).
     Yes,
-    /// Even when input is not a terminal (`-tt`).
+    /// Yes, even if input is not a terminal (`-tt`).
     Force,
 }
 
@@ -449,59 +444,57 @@ pub struct TerminalInfo {
 pub enum Stdio {
     /// The daemon reads or writes a file descriptor that came with the request.
     Passed,
-    /// It travels in frames: a terminal, which is the client's own business.
+    /// It travels in frames: the client handles its terminal itself.
     Framed,
-    /// Nothing: end of file, or thrown away.
+    /// Nothing: end of file, or discarded.
     Null,
 }
 
 /// The daemon's message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
-    /// The answer to [`Request::Hello`]. When `protocol` is not the client's, nothing else will be answered but
-    /// [`Request::Stop`], by which a newer client makes room for a daemon of its own.
+    /// The answer to [`Request::Hello`]. If `protocol` is not the client's, the daemon only serves [`Request::Stop`],
+    /// with which a newer client makes room for its own daemon.
     Welcome {
         /// The daemon's protocol version.
         protocol: u32,
         /// Its program version.
         program: String,
         pid: u32,
-        /// The daemon's view of the system. A client that stands elsewhere would have it reach other hosts and read
-        /// other files.
+        /// The daemon's namespaces. For a client in other namespaces it would reach other hosts and read other files.
         vantage: Option<Vantage>,
     },
-    /// Something for the user's eyes: a warning, the server's banner.
+    /// A message for the user: a warning, the server's banner.
     Notice(String),
-    /// To an [`SshClient`]: something is wrong.
+    /// A warning, to an [`SshClient`].
     Warning(String),
-    /// To an [`SshClient`]: the server's banner, also where the connection was there before.
+    /// The server's banner, to an [`SshClient`], even if the connection existed before.
     Banner(String),
-    /// To an [`SshClient`]: a line of a ProxyCommand's standard error.
+    /// A line of a ProxyCommand's standard error, to an [`SshClient`].
     Proxy(String),
-    /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO.
+    /// The configured LogLevel, if it is not INFO, to an [`SshClient`] that does not override it.
     LogLevel(LogLevel),
-    /// To an [`SshClient`]: what is being done, as far as its log level lets it through; and what was done while a
-    /// connection was made that it shares.
+    /// A log line of the client's log level, to an [`SshClient`]. Includes the earlier log of a shared connection.
     Log(LogLine),
-    /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
+    /// LocalCommand for the caller's shell, to an [`SshClient`], before the session begins. Answered by
     /// [`Request::LocalCommandDone`].
     LocalCommand(String),
-    /// The event that is waited for before anything happens: to be shown, if at all, until the next reply. `None`: that
-    /// is over.
+    /// The event that the request waits for, which may be shown until the next reply. `None` when the wait is over.
     Waiting(Option<Waiting>),
     /// A question for the user.
     Ask {
         /// The text to show.
         text: String,
-        /// Whether the answer may be seen.
+        /// True if the answer may be echoed.
         echo: bool,
         /// The purpose of the answer.
         kind: PromptKind,
-        /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
+        /// The subject, as `user@host`, for clients that ask about several hosts. Empty for none.
         host: String,
     },
-    /// A program of the user's is to be started at the client's terminal, where it may ask: a ProxyCommand, a `Match exec`.
-    /// Brings a line, a socket on which that is said ([`trunkline_local::lent`]). A client without a terminal closes it.
+    /// Asks to start a program of the user's, which may ask questions, at the client's terminal: a ProxyCommand or a
+    /// `Match exec`. Brings a line, a socket with the details ([`trunkline_local::lent`]). A client without a terminal
+    /// closes it.
     Lend {
         /// The line, on the daemon's side.
         #[serde(skip)]
@@ -509,15 +502,15 @@ pub enum Reply {
     },
     /// The session has begun.
     Begun {
-        /// On a terminal: the client's goes into raw mode.
+        /// True if it has a terminal: the client's goes into raw mode.
         tty: bool,
-        /// The escape sequences that the user can type.
+        /// The escape sequences that are available to the user.
         escapes: Escapes,
-        /// Whether the connection was there before.
+        /// True if the connection existed before.
         warm: bool,
         /// The name connected to (HostName).
         hostname: String,
-        /// On a terminal: how typed keys may be shown before their echo. `None`: not at all.
+        /// The settings for showing typed keys before their echo. `None`: never.
         predict: Option<Predict>,
     },
     /// The session is listening, after [`Reply::Begun`].
@@ -525,55 +518,55 @@ pub enum Reply {
         /// The TCP port.
         port: Option<u16>,
     },
-    /// Somebody has connected to what the session listens on, and waits for a session that carries it
-    /// ([`Program::Incoming`]) or for [`Request::Refuse`]. 128 may wait.
+    /// A connection to the session's listener. It waits for a session that carries it ([`Program::Incoming`]) or for
+    /// [`Request::Refuse`]. 128 may wait.
     Incoming {
-        /// Its number, which no other connection has.
+        /// Its unique number.
         number: u64,
-        /// The origin, as `address:port` in the server's words; empty for a Unix socket.
+        /// The origin as `address:port`, as the server gives it; empty for a Unix socket.
         originator: String,
     },
-    /// To a session of [`Program::Nothing`]: new sessions of its host go elsewhere than before.
+    /// To a session of [`Program::Nothing`]: the connections on which new sessions of its host are placed have changed.
     Placement {
-        /// Whether traffic keeps them away from one of the connections.
+        /// True if traffic keeps new sessions away from one of the connections.
         apart: bool,
         connections: Vec<ConnectionReport>,
     },
-    /// The session's output. Empty: a tunnel's output has ended by the server's word, and has not been cut off; or what a
-    /// session listened on has ended.
+    /// The session's output. Empty when the server has ended a tunnel's output, which is complete then, or when a
+    /// session's listener has ended.
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The session's error output.
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The session's command has ended so, and its session has not: another process has the command's output. Told to
-    /// who wanted that ([`SessionRequest::tell_exit`]).
+    /// The session's command has ended with this status, but the session has not: another process has the command's
+    /// output. Only sent if requested ([`SessionRequest::tell_exit`]).
     Exited(Exit),
     /// The session has ended: last frame.
     Exit(Exit),
-    /// It did not work: last frame.
+    /// The request has failed: last frame.
     Failed(Failure),
-    /// The host needs the system's ssh: last frame, and nothing was begun.
+    /// The host needs the system's ssh: last frame; nothing was started.
     UseSystemSsh {
         reasons: Vec<String>,
-        /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
+        /// Options for ssh, before all others, with which it uses the connection that is kept warm, or becomes it.
         #[serde(with = "trunkline_request::os_bytes::list")]
         options: Vec<OsString>,
     },
     /// The progress of a copy; at most ten a second.
     Progress(CopyProgress),
     Names(Vec<CopyEvent>),
-    /// A copy is over: last frame about it.
+    /// A copy has ended: its last frame.
     Copied(CopyEnd),
     /// The answer to [`Request::List`].
     Hosts(Vec<HostReport>),
     /// The answer to [`Request::Status`].
     Status(Box<DaemonStatus>),
-    /// The changes: the answers to [`Request::Subscribe`].
+    /// Changes, in answer to [`Request::Subscribe`].
     Update(Box<Update>),
     /// The answer to [`Request::Metrics`], as text.
     Metrics(String),
     /// The answer to [`Request::Check`].
     Checked {
-        /// The round trip just measured; `None` where a master of the system's ssh has answered for itself.
+        /// The measured round trip; `None` for a master of the system's ssh, which answers by itself.
         rtt: Option<Duration>,
     },
     /// The answer to [`Request::Explain`].
@@ -584,7 +577,7 @@ pub enum Reply {
     Measured(Box<Report>),
     /// The answer to [`Request::MeasureMachine`].
     MachineMeasured(Box<LocalReport>),
-    /// The answer to [`Request::Choices`]: each with its host, as `user@hostname:port`.
+    /// The answer to [`Request::Choices`]: hosts, as `user@hostname:port`, with their choices.
     Choices(Vec<(String, Choice)>),
     /// The answer to [`Request::Masters`].
     Masters(Vec<MasterFound>),
@@ -600,19 +593,19 @@ pub enum Reply {
     ConfigFile(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// The answer to [`Request::MustShare`].
     MustShare(bool),
-    /// The answer to [`Request::Close`]: how many connections.
+    /// The answer to [`Request::Close`]: the number of connections.
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and
     /// [`Request::Stop`].
     Done,
 }
 
-/// The policy for showing keys before the server echoes them.
+/// The settings for showing keys before the server echoes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Predict {
-    /// However near the host is, and not only where it is far.
+    /// Predict even if the host is near.
     pub always: bool,
-    /// The connection's round-trip time, as far as it is known.
+    /// The connection's round-trip time, if known.
     pub round_trip: Option<Duration>,
 }
 
@@ -621,28 +614,28 @@ pub struct Predict {
 pub struct Escapes {
     /// The escape character; `None` for none.
     pub character: Option<u8>,
-    /// Whether `~C` opens a command line (`EnableEscapeCommandline`).
+    /// True if `~C` opens a command line (`EnableEscapeCommandline`).
     pub command_line: bool,
-    /// Whether that runs commands here (`PermitLocalCommand`).
+    /// True if that command line runs local commands (`PermitLocalCommand`).
     pub local_commands: bool,
 }
 
-/// The end of a copy. Names may have failed nevertheless: its progress counts them.
+/// The end of a copy. Some names may have failed: its progress counts them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CopyEnd {
     pub progress: CopyProgress,
-    /// The duration, connecting included.
+    /// The duration, including connecting.
     pub elapsed: Duration,
-    /// The ciphers of the connections that it may have gone over.
+    /// The ciphers of the connections that it may have used.
     pub ciphers: Vec<CopyCipher>,
 }
 
-/// The protection of a copy's data by its connections.
+/// The encryption of a copy's connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CopyCipher {
-    /// By SSH's name.
+    /// The name in SSH.
     pub name: String,
-    /// Whether they compress.
+    /// True if they compress.
     pub compressed: bool,
 }
 
@@ -657,15 +650,15 @@ impl std::fmt::Display for CopyCipher {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     Status(u32),
-    /// By a signal, named without "SIG"; whether there is a core.
+    /// The signal without "SIG", and true if it left a core file.
     Signal(String, bool),
-    /// Without a word.
+    /// The server did not say.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostName {
-    /// As it would be typed.
+    /// The name as typed.
     pub name: String,
     /// The source of the name.
     pub source: HostSource,
@@ -684,7 +677,7 @@ pub enum HostSource {
 }
 
 impl HostSource {
-    /// The words that people see.
+    /// Returns the word for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -694,11 +687,11 @@ impl HostSource {
     }
 }
 
-/// A name in a directory of a host. What could not be typed and looked at is left out.
+/// A name in a host's directory. Names that cannot be typed and displayed are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteName {
     pub name: String,
-    /// Whether it is a directory, or leads to one.
+    /// True if it is a directory, or a link to one.
     pub is_directory: bool,
 }
 
@@ -706,32 +699,30 @@ pub struct RemoteName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {
     pub pid: u32,
-    /// Its program's version.
+    /// The program's version.
     pub version: String,
     /// [`VERSION`].
     pub protocol: u32,
-    /// Seconds since 1970 when it was started.
+    /// The start, in seconds since 1970.
     pub since: u64,
-    /// Bytes of memory that it has in use; `None` where the system does not tell.
+    /// Memory in use, in bytes; `None` if unknown.
     pub memory: Option<u64>,
-    /// Descriptors that it has open.
+    /// Open descriptors.
     pub descriptors: usize,
-    /// The maximum number of descriptors; `None` for any number.
+    /// The maximum number of descriptors; `None` if unlimited.
     pub descriptor_limit: Option<u64>,
-    /// Its control socket.
     pub socket: PathBuf,
     /// The sockets for stock ssh clients.
     pub mux_sockets: Vec<PathBuf>,
     pub log: PathBuf,
-    /// Its settings' file, which need not exist.
+    /// The file of settings, which may not exist.
     pub config: PathBuf,
-    /// Hosts with connections, connections, and the sessions and tunnels on them.
     pub load: DaemonLoad,
-    /// Every setting, as it is in force.
+    /// Every setting that is in force.
     pub settings: Vec<SettingReport>,
 }
 
-/// A setting of config.toml. Values are written as in that file.
+/// A setting of config.toml, with values as in that file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingReport {
     pub key: String,
@@ -745,7 +736,7 @@ pub struct DaemonLoad {
     /// Hosts with connections.
     pub hosts: usize,
     pub connections: usize,
-    /// Sessions that run.
+    /// Running sessions.
     pub sessions: u32,
     pub tunnels: u32,
 }
@@ -753,24 +744,24 @@ pub struct DaemonLoad {
 /// A host with connections, as `trunkline ls` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostReport {
-    /// As the user typed it first.
+    /// The name under which the user first typed it.
     pub name: String,
     /// `user@hostname:port`.
     pub address: String,
     /// The transport of its connections.
     pub transport: Transport,
-    /// Whether it is kept forever.
+    /// True if it is kept connected.
     pub pinned: bool,
-    /// The key that decides who may share its connections.
+    /// The key that decides which requests may share its connections.
     pub sharing: String,
-    /// If another report is of the same account: the settings in which they differ, with the values of this one.
+    /// The settings, with this report's values, in which it differs from other reports of the same account.
     pub differs: Vec<(String, String)>,
-    /// The sockets through which stock ssh clients can use them.
+    /// The sockets through which stock ssh can use the connections.
     pub mux_sockets: Vec<PathBuf>,
     pub connections: Vec<ConnectionReport>,
-    /// The system's ssh that is the connection, where that is the transport.
+    /// The master that is the connection, if the transport is the system's ssh.
     pub master: Option<MasterReport>,
-    /// The times that running sessions were carried over to a new connection.
+    /// How often running sessions were resumed on a new connection.
     pub resumed: u32,
 }
 
@@ -785,7 +776,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The name that people see.
+    /// Returns the name for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -800,7 +791,7 @@ impl Transport {
 pub enum MasterState {
     /// It answers.
     Alive,
-    /// It is dead, and its socket is there.
+    /// It is dead, but its socket exists.
     Stale,
     /// It does not answer.
     Silent,
@@ -809,7 +800,7 @@ pub enum MasterState {
 }
 
 impl MasterState {
-    /// The name that people see.
+    /// Returns the name for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Alive => "alive",
@@ -823,16 +814,14 @@ impl MasterState {
 /// A master of the system's ssh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterReport {
-    /// Its control socket.
     pub socket: PathBuf,
-    /// Whether it lives.
     pub state: MasterState,
     pub pid: Option<u32>,
-    /// Seconds since 1970 when it began to listen.
+    /// The time at which it began to listen, in seconds since 1970.
     pub since: Option<u64>,
-    /// Address and port of the server.
+    /// The server's address and port.
     pub peer: Option<String>,
-    /// Sessions and forwardings of its clients.
+    /// The sessions and forwardings of its clients.
     pub sessions: Option<usize>,
 }
 
@@ -847,30 +836,29 @@ pub struct Explanation {
     pub reasons: Vec<String>,
     /// The settings that differ from ssh's defaults.
     pub departures: Vec<Departure>,
-    /// Whether the host's first connection is kept forever.
+    /// True if the host's first connection is kept open.
     pub pinned: bool,
-    /// The settings that a request must have in common with this one to share its connections: names and values.
+    /// The settings that other requests must have in common to share its connections: names and values.
     pub sharing: Vec<(String, String)>,
-    /// The requirements for the log-in and the check of the host key, which a connection must have met: names and
-    /// values.
+    /// The requirements for the log-in and the host key check that a connection must have met: names and values.
     pub log_in: Vec<(String, String)>,
-    /// The short form of both.
+    /// The key of both.
     pub sharing_key: String,
     /// The facts in host memory: names and values.
     pub memory: Vec<(String, String)>,
     /// Its connections, if there are any.
     pub connections: Vec<ConnectionReport>,
-    /// The master of the system's ssh that carries its connections, if there is one.
+    /// The master of the system's ssh that carries its connections, if any.
     pub master: Option<MasterReport>,
 }
 
-/// A directive of ssh_config that is set otherwise than ssh has it on its own.
+/// A directive of ssh_config whose value differs from ssh's default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    /// The directive, in small letters.
+    /// The directive, in lower case.
     pub keyword: String,
-    /// Its value: one, or several for directives that may be given several times.
+    /// Its values: several for directives that may be repeated.
     pub values: Vec<String>,
-    /// Its usual value; empty for none.
+    /// Its default; empty for none.
     pub usual: Vec<String>,
 }

@@ -1,8 +1,7 @@
-//! The target of a remote command's output on this machine, for as long as somebody wants it: a FIFO, a Unix socket, a
-//! file.
+//! The local target of a remote command's output: a FIFO, a Unix socket, a file.
 //!
-//! A [`Sink`] is a descriptor that sessions write to, one after the other. It outlives them, and those who read: what a
-//! reader has not taken when it leaves waits for the next one. Opening one waits for nobody.
+//! Sessions write to a [`Sink`]'s descriptor, one after the other. The sink outlives sessions and readers: data that a
+//! reader has not taken when it leaves waits for the next one. Opening does not wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,14 +26,14 @@ use crate::stdio::{Output, watch};
 /// A target of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A FIFO, made with mode 0600 where it is missing.
+    /// A FIFO, created with mode 0600 if missing.
     Fifo(PathBuf),
-    /// A Unix socket on which readers find the stream, one at a time. One that a dead program has left is replaced, one in
-    /// use never.
+    /// A Unix socket on which readers get the stream, one at a time. A dead program's socket is replaced, one in use
+    /// never.
     Socket(PathBuf),
-    /// A file, to whose end it is written; made with mode 0600 where it is missing.
+    /// A file to append to, created with mode 0600 if missing.
     File(PathBuf),
-    /// Whatever is there: a FIFO, a socket that somebody listens on, a device, a file, which is made where it is missing.
+    /// Whatever exists: a FIFO, a listening socket, a device, or a file, which is created if missing.
     Path(PathBuf),
 }
 
@@ -60,7 +59,7 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The same, with relative paths seen from `directory`.
+    /// Resolves relative paths against `directory`.
     #[must_use]
     pub fn seen_from(self, directory: &Path) -> Self {
         match self {
@@ -72,7 +71,7 @@ impl Target {
     }
 }
 
-/// The reason why a target, or an input, cannot be used.
+/// The reason why a target or an input cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{doing}: {}", words_of(.error))]
 pub struct SinkError {
@@ -82,7 +81,7 @@ pub struct SinkError {
     pub error: Arc<io::Error>,
 }
 
-/// An open target. Dropping it ends what readers get.
+/// An open target. Dropping it ends the readers' data.
 #[derive(Debug)]
 pub struct Sink {
     fd: OwnedFd,
@@ -91,23 +90,23 @@ pub struct Sink {
 
 #[derive(Debug)]
 enum Kind {
-    /// A pipe with a name, or one that is carried to a socket.
+    /// A named pipe, or one that is relayed to a socket.
     Pipe { _relay: Option<AbortOnDropHandle<()>> },
-    /// Written data is somewhere else at once.
+    /// Written data needs no reader.
     Other,
 }
 
-/// The interval at which a pipe is checked for being empty, for which the system has no event.
+/// The interval at which a pipe is checked for being empty. The system has no event for that.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Sink {
-    /// Opens a target. Waits for no reader. Must be called inside a tokio runtime.
+    /// Opens a target without waiting for a reader. Must be called inside a tokio runtime.
     ///
-    /// `lost` is what the next reader of a socket gets first, after one that left without having taken all that it was
-    /// sent: what was on its way to it is gone with it. A FIFO loses nothing.
+    /// `lost` is sent first to a socket's next reader if the previous one left without reading everything, since data
+    /// that was sent to it is lost. A FIFO loses nothing.
     ///
     /// # Errors
-    /// What is there cannot be used.
+    /// The existing file cannot be used.
     pub async fn open(target: &Target, lost: Option<Bytes>) -> Result<Self, SinkError> {
         let (doing, path) = match target {
             Target::Fifo(path) => ("opening the FIFO", path),
@@ -153,15 +152,15 @@ impl Sink {
         self.fd.as_fd()
     }
 
-    /// Something to write with from this process.
+    /// Returns an output for writing from this process.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// There are no more descriptors.
     pub fn output(&self) -> io::Result<Output> {
         Output::new(self.fd.try_clone()?)
     }
 
-    /// Waits until readers have taken everything: what is in a FIFO goes with its last user.
+    /// Waits until readers have taken everything: the data in a FIFO is lost with its last user.
     pub async fn wait_until_taken(&self) {
         if let Kind::Pipe { .. } = self.kind {
             while rustix::io::ioctl_fionread(&self.fd).is_ok_and(|left| left > 0) {
@@ -171,7 +170,7 @@ impl Sink {
     }
 }
 
-/// Opens what a command is to read: a FIFO, whose writer may come later, a socket that somebody listens on, a file.
+/// Opens a command's input: a FIFO, whose writer may come later, a listening socket, a file.
 ///
 /// # Errors
 /// [`SinkError`].
@@ -191,7 +190,7 @@ pub async fn open_input(path: &Path) -> Result<OwnedFd, SinkError> {
     })
 }
 
-/// A Unix socket of this user's that listens. Its file goes with it.
+/// A listening Unix socket of this user. Dropping it removes its file.
 #[derive(Debug)]
 pub struct ListeningSocket {
     listener: UnixListener,
@@ -199,24 +198,23 @@ pub struct ListeningSocket {
 }
 
 impl ListeningSocket {
-    /// Listens, with mode 0600. A socket that a program has left behind, which refuses connections, is replaced; one in use
-    /// answers, and stays.
+    /// Listens, with mode 0600. Replaces a dead program's socket, which refuses connections, but not one in use.
     ///
     /// # Errors
-    /// What the system says: `AddrInUse` where something has the name.
+    /// The system's: `AddrInUse` if the name is taken.
     pub async fn bind(path: &Path) -> io::Result<Self> {
         remove_stale(path).await;
         let (listener, file) = own_socket::listen(path)?;
         Ok(Self { listener, file })
     }
 
-    /// The next client.
+    /// Returns the next client.
     pub async fn accept(&self) -> UnixStream {
         loop {
             match self.listener.accept().await {
                 Ok((client, _)) => return client,
                 Err(error) => {
-                    // Out of descriptors, most likely: others that end give some back.
+                    // Probably out of descriptors: others that end release some.
                     let path = self.file.path().display();
                     tracing::warn!("cannot take a client of {path}: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -226,7 +224,7 @@ impl ListeningSocket {
     }
 }
 
-/// Removes a socket that a program has left behind: one that refuses connections.
+/// Removes a dead program's socket, which refuses connections.
 pub async fn remove_stale(path: &Path) {
     let is_socket = blocking(path, kind_of)
         .await
@@ -238,7 +236,7 @@ pub async fn remove_stale(path: &Path) {
         .await
         .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if refused {
-        // What cannot be removed is told by the attempt to listen.
+        // If it cannot be removed, listening gives the error.
         let _ = tokio::fs::remove_file(path).await;
     }
 }
@@ -258,8 +256,8 @@ fn kind_of(path: &Path) -> io::Result<Option<std::fs::FileType>> {
     }
 }
 
-/// Opens a FIFO for both directions, which waits for nobody (fifo(7)): with a reader of our own there is no EPIPE when the
-/// others leave, and what they have not read stays.
+/// Opens a FIFO for both directions, which does not wait (fifo(7)). With our own reader there is no EPIPE when others
+/// leave, and unread data stays.
 fn open_fifo(path: &Path) -> io::Result<OwnedFd> {
     match rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -288,7 +286,7 @@ async fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(UnixStream::connect(path).await?.into_std()?.into())
 }
 
-/// A pipe that is carried to whoever connects to a socket, one reader at a time.
+/// Returns a pipe that is relayed to a socket's readers, one at a time.
 async fn relay_to_readers(path: &Path, lost: Option<Bytes>) -> io::Result<Sink> {
     let socket = ListeningSocket::bind(path).await?;
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -313,9 +311,9 @@ async fn relay(socket: ListeningSocket, pipe: AsyncFd<OwnedFd>, lost: Option<Byt
     }
 }
 
-/// Moves what comes through the pipe to a reader until that leaves; an error if it had not taken everything.
+/// Moves the pipe's data to a reader until it leaves. Fails if the reader had not taken everything.
 async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>) -> io::Result<()> {
-    // The most that one call moves: a pipe's usual size.
+    // The most that one call moves: a pipe's default size.
     const PIECE: usize = 64 * 1024;
     if let Some(first) = first {
         let mut output = Output::new(reader.as_fd().try_clone_to_owned()?)?;
@@ -324,11 +322,10 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
     let moved = async {
         loop {
             let mut ready = pipe.readable().await?;
-            // Nobody else reads it: what is seen here stays until it is moved, and a call that moves nothing then has
-            // found the socket full.
+            // Nobody else reads the pipe, so its data stays until moved. If splice moves nothing then, the socket is
+            // full.
             if rustix::io::ioctl_fionread(pipe.get_ref())? == 0 {
-                // Readiness that says so is never cleared: the loop would continue forever, without a pause in which its
-                // task could be ended.
+                // Closed readiness cannot be cleared: the loop would never pause, and its task could not be aborted.
                 if ready.ready().is_read_closed() {
                     return Ok(());
                 }
@@ -347,9 +344,9 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
     }
 }
 
-/// Waits until a reader has left. unix(7): one that leaves with something unread resets the connection.
+/// Waits until a reader has left. unix(7): leaving with unread data resets the connection.
 async fn wait_until_left(reader: &UnixStream) -> io::Result<()> {
-    // What readers say is of no interest.
+    // Readers' input is ignored.
     let mut said = [0; 256];
     loop {
         reader.readable().await?;
@@ -473,7 +470,7 @@ mod tests {
         let mut bytes = [0; 6];
         second.read_exact(&mut bytes).await.unwrap();
         assert_eq!(&bytes, b"three ");
-        // One that leaves with something unread costs a mark.
+        // A reader that leaves with unread data causes a mark.
         write(&sink, "gone ").await;
         while rustix::io::ioctl_fionread(&second).unwrap() == 0 {
             tokio::task::yield_now().await;
@@ -498,7 +495,7 @@ mod tests {
         let error = Sink::open(&target, None).await.unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
         drop(listener);
-        // A program that another test starts in this moment holds a copy of the listener until it runs.
+        // A program that another test is starting holds a copy of the listener until it executes.
         while UnixStream::connect(&path).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! Frames and file descriptors over a Unix socket; the same for both ends.
+//! Frames and file descriptors over a Unix socket, for both ends.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use crate::message_pack;
 use crate::protocol::MAX_FRAME;
 
-/// Standard input, output and error: no frame brings more.
+/// No frame brings more descriptors: standard input, output and error.
 const MAX_FDS: usize = 3;
 
 /// The reason why a frame could not be read.
@@ -27,17 +27,17 @@ pub enum FrameError {
     /// The socket failed.
     #[error("the control socket failed: {0}")]
     Io(#[from] io::Error),
-    /// The other end is not one of ours, or broken.
+    /// The other end is broken, or not one of ours.
     #[error("malformed data on the control socket: {0}")]
     Malformed(String),
 }
 
-/// Both directions of a control socket.
+/// Splits a control socket.
 pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
     split_after(stream, Vec::new(), Vec::new())
 }
 
-/// Both directions of a control socket from which `buffer` and `fds` have been received already.
+/// Splits a control socket from which `buffer` and `fds` have been received already.
 pub(crate) fn split_after(
     stream: UnixStream,
     buffer: Vec<u8>,
@@ -57,18 +57,18 @@ pub(crate) fn split_after(
 pub struct FrameReader {
     stream: Arc<UnixStream>,
     buffer: Vec<u8>,
-    /// Received, not yet claimed by a frame.
+    /// Received descriptors that no frame has claimed.
     fds: Vec<OwnedFd>,
 }
 
 impl FrameReader {
-    /// The file descriptors that have come and that no frame has claimed. They come no later than the frame that speaks
-    /// of them, but may come with an earlier one.
+    /// Returns the received descriptors that no frame has claimed. They arrive with the frame that refers to them, or
+    /// an earlier one.
     pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }
 
-    /// The next frame; `None` at the end. Cancel-safe: bytes of an unfinished frame stay.
+    /// Returns the next frame; `None` at the end. Cancel-safe: an incomplete frame stays.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(frame) = take_frame(&mut self.buffer)? {
@@ -84,7 +84,7 @@ impl FrameReader {
     }
 }
 
-/// Takes the frame at the start of `buffer` out of it; `None` when there is no whole one yet.
+/// Removes the frame at the start of `buffer`; `None` if it is incomplete.
 pub(crate) fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> Result<Option<T>, FrameError> {
     let Some((frame, used)) = decode(buffer)? else {
         return Ok(None);
@@ -93,7 +93,7 @@ pub(crate) fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> Result<Op
     Ok(Some(frame))
 }
 
-/// Returns the meaning of a socket's end that has left these bytes.
+/// Handles a socket's end after these remaining bytes: an incomplete frame is an error.
 pub(crate) fn at_the_end<T>(buffer: &[u8]) -> Result<Option<T>, FrameError> {
     match buffer.is_empty() {
         true => Ok(None),
@@ -101,7 +101,7 @@ pub(crate) fn at_the_end<T>(buffer: &[u8]) -> Result<Option<T>, FrameError> {
     }
 }
 
-/// The frame at the start of `bytes`, with the number of bytes it takes up; `None` when there is no whole one yet.
+/// Decodes the frame at the start of `bytes`, and returns its length; `None` if it is incomplete.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);
@@ -121,11 +121,11 @@ fn malformed_frame(error: impl std::fmt::Display) -> FrameError {
     FrameError::Malformed(error.to_string())
 }
 
-/// The size of one read. Most frames are far smaller, and each read clears it: 64 KiB were a fifth of all instructions
-/// of a warm `trunkline ssh` outside the kernel.
+/// The size of one read. Most frames are far smaller, and each read clears the buffer: 64 KiB took a fifth of a warm
+/// `trunkline ssh`'s instructions outside the kernel.
 const CHUNK: usize = 8 * 1024;
 
-/// Reads what is there, with the descriptors that came along; 0 at the end.
+/// Reads the available bytes and their descriptors; 0 at the end.
 pub fn receive(stream: impl AsFd, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut chunk = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -141,7 +141,7 @@ pub fn receive(stream: impl AsFd, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) 
             fds.extend(received);
         }
     }
-    // Nobody sends more than a request needs; whoever does loses them.
+    // No request needs more; excess descriptors are closed.
     fds.truncate(MAX_FDS);
     buffer.extend_from_slice(&chunk[..received.bytes]);
     Ok(received.bytes)
@@ -159,12 +159,12 @@ impl FrameWriter {
         self.send_with(frame, &[]).await
     }
 
-    /// Writes one frame with file descriptors, which stay the caller's.
+    /// Writes one frame with file descriptors, which are duplicated.
     pub async fn send_with<T: Serialize>(&self, frame: &T, fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
         self.write(&encode(frame)?, fds).await
     }
 
-    /// Writes what [`encode`] made, of one frame or of several in a row. The descriptors leave with the first byte.
+    /// Writes encoded frames. The descriptors leave with the first byte.
     pub(crate) async fn write(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
         let mut fds = fds;
         let mut sent = 0;
@@ -177,7 +177,7 @@ impl FrameWriter {
     }
 }
 
-/// A frame as it travels.
+/// Encodes a frame with its length.
 pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     let mut serializer = rmp_serde::Serializer::new(&mut bytes)
@@ -194,7 +194,7 @@ pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// Writes what [`encode`] made to a socket that blocks.
+/// Writes encoded frames to a blocking socket.
 pub(crate) fn send_blocking(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut sent = send(&stream, bytes, fds)?;
     while sent < bytes.len() {

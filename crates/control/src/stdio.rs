@@ -1,9 +1,8 @@
 //! A client's standard streams, as file descriptors that belong to its shell.
 //!
-//! They are shared with the client and whoever else has them, so that nothing about them may be changed: an
-//! `O_NONBLOCK` set here would be seen there. Pipes are opened anew through /proc, which gives a description of our
-//! own, and so are terminals; sockets have flags for a single call; what can be neither is used from a thread that may
-//! block.
+//! They are shared with the client and others, so nothing about them may be changed: an `O_NONBLOCK` set here would
+//! have an effect there. Pipes and terminals are reopened through /proc, which gives a separate description. Sockets
+//! have flags for a single call. All others are used from a thread that may block.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,16 +14,16 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The way to use a stream without harm to others.
+/// The way to use a stream without side effects for others.
 enum Way {
-    /// A description of our own, non-blocking.
+    /// A separate, non-blocking description.
     Own(AsyncFd<OwnedFd>),
     /// A socket, with MSG_DONTWAIT for each call.
     Socket(AsyncFd<OwnedFd>),
-    /// By calls that may block, in a thread for such.
+    /// Blocking calls in a separate thread.
     Blocking(Arc<OwnedFd>),
-    /// The same for a terminal that cannot be opened anew, another user's: a read waits until there is something to be
-    /// read, so that no thread is left behind to take what is typed for the next program.
+    /// The same for a terminal that cannot be reopened, since it is another user's. Reads first wait for input, so that
+    /// no thread is left behind to take the next program's input.
     Watched(AsyncFd<OwnedFd>),
 }
 
@@ -39,7 +38,7 @@ impl Way {
             },
             FileType::Fifo => match reopen(&fd, access) {
                 Ok(own) => Ok(Self::Own(watch(own, interest)?)),
-                // A pipe of another user's, or no /proc.
+                // Another user's pipe, or there is no /proc.
                 Err(_) => Ok(Self::Blocking(Arc::new(fd))),
             },
             _ => Ok(Self::Blocking(Arc::new(fd))),
@@ -47,10 +46,10 @@ impl Way {
     }
 }
 
-/// A descriptor that the runtime watches. Must be called inside a tokio runtime.
+/// Registers a descriptor with the runtime. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// It cannot be watched: a regular file.
+/// It is a regular file, which cannot be watched.
 #[expect(
     deprecated,
     reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change"
@@ -59,7 +58,7 @@ pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
 
-/// Opens what a descriptor refers to anew, for ourselves.
+/// Reopens a descriptor's file for ourselves.
 fn reopen(fd: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -71,18 +70,18 @@ fn reopen(fd: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
 pub struct Output(Way);
 
 impl Output {
-    /// Takes a descriptor, whose flags stay as they are. Must be called inside a tokio runtime.
+    /// Takes a descriptor and keeps its flags. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// It is none that can be written to.
+    /// It cannot be written to.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::WRONLY, Interest::WRITABLE).map(Self)
     }
 
-    /// Writes all of `pieces`, and gives the vector back, empty, to be filled again.
+    /// Writes all of `pieces`, and returns the emptied vector for reuse.
     ///
     /// # Errors
-    /// What the system says; `BrokenPipe` when nobody reads any more.
+    /// The system's; `BrokenPipe` when the output is no longer read.
     pub async fn write_all(&mut self, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
         let mut rest = Rest::new(&pieces);
         match &self.0 {
@@ -122,10 +121,10 @@ impl Output {
     }
 }
 
-/// The pieces that remain to be written.
+/// The pieces that are still to be written.
 struct Rest<'a> {
     pieces: &'a [Bytes],
-    /// Bytes of the first piece that are written.
+    /// The number of bytes of the first piece that are written.
     written: usize,
 }
 
@@ -134,7 +133,7 @@ impl<'a> Rest<'a> {
         Self { pieces, written: 0 }
     }
 
-    /// `None` when all is written.
+    /// Returns the remaining slices; `None` when all is written.
     fn slices(&self) -> Option<Vec<IoSlice<'a>>> {
         let (first, others) = self.pieces.split_first()?;
         let first = std::iter::once(&first[self.written..]);
@@ -162,18 +161,18 @@ pub struct Input(Way);
 const CHUNK: usize = 64 * 1024;
 
 impl Input {
-    /// Takes a descriptor, whose flags stay as they are. Must be called inside a tokio runtime.
+    /// Takes a descriptor and keeps its flags. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// It is none that can be read from.
+    /// It cannot be read from.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::RDONLY, Interest::READABLE).map(Self)
     }
 
-    /// The next piece; empty at the end.
+    /// Reads the next piece; empty at the end.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's.
     pub async fn read(&mut self) -> io::Result<Bytes> {
         match &self.0 {
             Way::Own(fd) => {
@@ -216,7 +215,7 @@ fn write_blocking(fd: impl AsFd, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes
         match rustix::io::writev(&fd, &slices) {
             Ok(written) => rest.advance(written),
             Err(rustix::io::Errno::INTR) => {}
-            // Someone else made it non-blocking: wait as it should have.
+            // Another process made it non-blocking: wait instead.
             Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
             Err(error) => return Err(error.into()),
         }

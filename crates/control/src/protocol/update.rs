@@ -1,5 +1,5 @@
-//! A daemon's reports to those who watch it ([`Request::Subscribe`](super::Request::Subscribe)): first everything, then
-//! the changes.
+//! Reports for those who watch the daemon ([`Request::Subscribe`](super::Request::Subscribe)): the whole state first,
+//! then the changes.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use trunkline_request::failure::{ErrorKind, Execution};
 
 use super::HostReport;
 
-/// The differences from the previous update. The first moment tells everything, in as many updates as that takes.
+/// The differences from the previous update. The first moment has the whole state, in as many updates as needed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Update {
-    /// The time since the daemon began to serve. Of the updates of one moment, all have the same.
+    /// The time since the daemon began to serve; the same in all updates of one moment.
     pub at: Duration,
-    /// The daemon itself; in the last update of a moment.
+    /// The daemon's own state; in the last update of a moment.
     pub pulse: Option<Pulse>,
-    /// New and changed hosts. A shorter time until a connection is closed does not count as a change.
+    /// New and changed hosts. A shorter time until a connection closes is not a change.
     pub hosts: Vec<HostReport>,
-    /// Hosts that have nothing any more, by [`HostReport::sharing`].
+    /// Hosts that have nothing to show any more, by [`HostReport::sharing`].
     pub hosts_gone: Vec<String>,
     /// Activities that have begun or changed.
     pub activities: Vec<Activity>,
@@ -25,43 +25,43 @@ pub struct Update {
     pub activities_gone: Vec<u64>,
     /// The failures, oldest first. The first moment has the last 100.
     pub failures: Vec<FailureReport>,
-    /// The times that sessions took to start, if they have changed.
+    /// The start times of sessions, if they have changed.
     pub starts: Option<Starts>,
 }
 
-/// The daemon itself.
+/// The daemon's own state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pulse {
     pub pid: u32,
-    /// Bytes of memory that it has in use; `None` where the system does not tell.
+    /// Memory in use, in bytes; `None` if unknown.
     pub memory: Option<u64>,
-    /// Descriptors that it has open.
+    /// Open descriptors.
     pub descriptors: usize,
-    /// The maximum number of descriptors; `None` for any number.
+    /// The maximum number of descriptors; `None` if unlimited.
     pub descriptor_limit: Option<u64>,
 }
 
-/// Something that a client has asked the daemon for, and that is under way.
+/// A running request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// A number that no other has while the daemon runs.
+    /// A number, unique while the daemon runs.
     pub id: u64,
     pub kind: ActivityKind,
-    /// The host, as the client named it. A copy between two has both.
+    /// The host as the client named it. A copy between two has both.
     pub host: String,
-    /// The command, the paths, the address: one line of at most 512 characters.
+    /// The command, paths or address: one line of at most 512 characters.
     pub runs: String,
     /// The requester.
     pub asker: Asker,
     /// The time of the request, on the clock of [`Update::at`].
     pub since: Duration,
-    /// The time that it took to start; `None` until then.
+    /// The time it took to start; `None` before that.
     pub started: Option<Duration>,
     /// The progress of a copy.
     pub transfer: Option<TransferReport>,
-    /// The times that it was carried over to a new connection.
+    /// How often it was resumed on a new connection.
     pub resumed: u32,
-    /// The one that the program acts for, if that is not the user: an assistant, or who gave a job to this machine. One line.
+    /// The one for whom the program acts, if not the user: an assistant, or the submitter of a job. One line.
     pub on_behalf: String,
 }
 
@@ -73,24 +73,24 @@ pub enum ActivityKind {
     Command,
     /// A subsystem, such as sftp.
     Subsystem,
-    /// Nothing but a connection that is held open, with its forwardings (`-N`).
+    /// Only an open connection with its forwardings (`-N`).
     Hold,
     /// A connection through the server (`-W`).
     Tunnel,
-    /// The server listens, or a connection from there is carried.
+    /// A listener on the server, or one of its connections.
     Listener,
     /// Stock ssh in proxy mode, with channels of its own.
     Proxy,
-    /// Files are copied.
+    /// A copy of files.
     Copy,
-    /// The path to a host is measured.
+    /// A measurement of the path to a host.
     Tune,
-    /// A connection is made ahead of time.
+    /// A connection made ahead of time.
     Warm,
 }
 
 impl ActivityKind {
-    /// The word that people see.
+    /// Returns the word for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Shell => "shell",
@@ -110,11 +110,11 @@ impl ActivityKind {
 /// The program that asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
-    /// Its process; `None` where the system does not tell.
+    /// Its process id; `None` if unknown.
     pub pid: Option<u32>,
-    /// Its name, and after that the name of the program that ran it, where they can be told: `ssh`, `git`.
+    /// Its name and that of the program that ran it, if known: `ssh`, `git`.
     pub programs: Vec<String>,
-    /// Whether it is stock ssh, or what runs it, on a mux socket.
+    /// True if it is stock ssh on a mux socket.
     pub stock_ssh: bool,
 }
 
@@ -123,7 +123,7 @@ pub struct Asker {
 pub struct TransferReport {
     /// Bytes of files that have arrived.
     pub bytes: u64,
-    /// Bytes that are known to have to.
+    /// Bytes of files found so far.
     pub total_bytes: u64,
     /// Names that are done.
     pub files: u64,
@@ -131,42 +131,42 @@ pub struct TransferReport {
     pub total_files: u64,
     /// Names that failed.
     pub failed: u64,
-    /// Whether all names have been found, so that the totals are final.
+    /// True if all names have been found, so that the totals are final.
     pub counted: bool,
-    /// The name that was begun last: one line of at most 512 characters.
+    /// The name that was started last: one line of at most 512 characters.
     pub current: String,
 }
 
-/// Something that failed.
+/// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureReport {
     /// The time, in seconds since 1970.
     pub at: u64,
     pub activity: ActivityKind,
-    /// The host, as the client named it.
+    /// The host as the client named it.
     pub host: String,
     /// The party to blame.
     pub kind: ErrorKind,
-    /// Whether the command may have run.
+    /// How far the command may have got.
     pub execution: Execution,
     /// A sentence for the user: one line of at most 512 characters.
     pub message: String,
 }
 
-/// The times that sessions took to start, since the daemon began.
+/// The start times of sessions since the daemon began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Starts {
-    /// On a connection that was there.
+    /// On an existing connection.
     pub warm: Histogram,
-    /// With a connection that was made first.
+    /// On a connection that was made first.
     pub cold: Histogram,
 }
 
 /// A count of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// The number of times that it took less than 1, 2, 4 … ms, and not less than the bound before: the last one also
-    /// counts longer times.
+    /// The number of durations below 1, 2, 4 … ms, and not below the previous bound. The last one also counts longer
+    /// ones.
     pub counts: [u64; Self::BUCKETS],
 }
 
@@ -174,18 +174,18 @@ impl Histogram {
     /// The bounds go up to 131 s.
     const BUCKETS: usize = 18;
 
-    /// Counts one that took so long.
+    /// Counts a duration.
     pub fn observe(&mut self, took: Duration) {
         let bits = u128::BITS - took.as_millis().leading_zeros();
         self.counts[(bits as usize).min(Self::BUCKETS - 1)] += 1;
     }
 
-    /// The upper bound of a bucket: what it counts took less.
+    /// Returns the exclusive upper bound of a bucket.
     pub fn upper_bound(bucket: usize) -> Duration {
         Duration::from_millis(1 << bucket)
     }
 
-    /// All that were counted.
+    /// Returns the number of durations.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

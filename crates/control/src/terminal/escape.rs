@@ -1,70 +1,70 @@
-//! ssh's escape sequences: at the start of a line, the escape character turns the next one into a request to
-//! the client. Pure: bytes in, bytes to forward and [`Action`]s out. OpenSSH's `process_escapes` is the
-//! reference, for what is shown as well.
+//! ssh's escape sequences: at the start of a line, the escape character turns the next one into a request to the
+//! client. Pure: takes bytes, returns bytes to forward and [`Action`]s. The reference is OpenSSH's `process_escapes`,
+//! also for the text shown.
 
 use std::fmt::Write;
 
-/// Picks the escape sequences out of what the user types.
+/// Extracts the escape sequences from the user's input.
 #[derive(Debug, Clone)]
 pub struct EscapeFilter {
     escape: Option<u8>,
     available: Available,
-    /// The last byte forwarded was a newline, or none was forwarded yet.
+    /// True after a newline, and before the first byte.
     at_line_start: bool,
-    /// An escape character was read and held back.
+    /// True while an escape character is held back.
     pending: bool,
 }
 
 /// The available sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Available {
-    /// Those of a client with a connection of its own. `command_line` is `EnableEscapeCommandline`.
+    /// Those of a client with its own connection. `command_line` is `EnableEscapeCommandline`.
     Own {
-        /// Whether `~C` opens a command line.
+        /// True if `~C` opens a command line.
         command_line: bool,
     },
-    /// Those of a session on somebody else's connection: what would concern the client's own process is left out
-    /// (clientloop.c, `process_escapes`, "noescape").
+    /// Those of a session on a shared connection, without the ones for the client's own process (clientloop.c,
+    /// `process_escapes`, "noescape").
     Shared,
 }
 
-/// The next step with typed input.
+/// The next step for typed input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send these bytes to the server.
+    /// Sends these bytes to the server.
     Forward(Vec<u8>),
-    /// Do this.
+    /// Performs this action.
     Act(Action),
 }
 
-/// The action that an escape sequence asks the client for.
+/// The action of an escape sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// `~.`: end the session. Nothing typed behind it is read.
+    /// `~.`: end the session. Later input is not read.
     Disconnect,
     /// `~^Z`: suspend the client.
     Suspend,
     /// `~B`: send a break (RFC 4335).
     Break,
-    /// `~R`: exchange keys anew.
+    /// `~R`: exchange keys again.
     Rekey,
     /// `~#`: list the forwarded connections.
     ListForwards,
-    /// `~&`: go to the background and wait there for forwarded connections. Nothing typed behind it is read;
-    /// the server is sent an end-of-file character (4), as ssh does.
+    /// `~&`: go to the background and wait there for forwarded connections. Later input is not read; the server is sent
+    /// an end-of-file character (4), as ssh does.
     Background,
     /// `~C`: open a command line to add and cancel forwards.
     CommandLine,
-    /// `~C`, where `EnableEscapeCommandline` is off (its default): say so.
+    /// `~C` while `EnableEscapeCommandline` is off, its default.
     CommandLineDisabled,
     /// `~?`: print [`EscapeFilter::help`].
     Help,
-    /// A sequence that a shared session does not have: say so.
+    /// A sequence that a shared session does not have.
     Unavailable(u8),
 }
 
 impl EscapeFilter {
-    /// A filter for a session that has just begun, by the escape character (`None` for none).
+    /// Returns a filter for a new session with this escape character, if any.
     pub fn new(escape: Option<u8>, available: Available) -> Self {
         Self {
             escape,
@@ -74,8 +74,8 @@ impl EscapeFilter {
         }
     }
 
-    /// Takes what was typed, in pieces of any size, and returns what to do in order. An escape character at
-    /// the very end of `typed` is held back until the next call decides what it means.
+    /// Takes input in pieces of any size, and returns the steps in order. A final escape character is held back until
+    /// the next call.
     pub fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
         let Some(escape) = self.escape else {
             return if typed.is_empty() {
@@ -89,7 +89,7 @@ impl EscapeFilter {
         for &byte in typed {
             if std::mem::take(&mut self.pending) {
                 if let Some(action) = self.action(byte) {
-                    // The line has not moved on: another sequence may follow at once.
+                    // Still at the start of a line: another sequence may follow.
                     if !forward.is_empty() {
                         steps.push(Step::Forward(std::mem::take(&mut forward)));
                     }
@@ -115,7 +115,7 @@ impl EscapeFilter {
         steps
     }
 
-    /// The list that `~?` shows, with a terminal's line ends; empty where there is no escape character.
+    /// Returns the list for `~?`, with a terminal's line ends; empty without an escape character.
     pub fn help(&self) -> String {
         let Some(escape) = self.escape else {
             return String::new();
@@ -140,8 +140,8 @@ impl EscapeFilter {
         text
     }
 
-    /// Returns the text to show on the terminal when `action` is taken, its line end included; empty if the action
-    /// prints something of its own ([`Action::Help`], the new log level) or nothing.
+    /// Returns the text to show for an `action`, with its line end. Empty if the action prints its own text
+    /// ([`Action::Help`]) or none.
     pub fn echo(&self, action: Action) -> String {
         let Some(escape) = self.escape else {
             return String::new();
@@ -170,7 +170,7 @@ impl EscapeFilter {
             CONTROL_Z => Action::Suspend,
             b'B' => Action::Break,
             b'R' => Action::Rekey,
-            // Who connects decides what is logged; a session has no log of its own.
+            // Whoever makes a connection decides what is logged; a session has no log of its own.
             b'v' | b'V' => Action::Unavailable(byte),
             b'#' => Action::ListForwards,
             b'&' => Action::Background,
@@ -192,8 +192,8 @@ impl EscapeFilter {
 
 const CONTROL_Z: u8 = 26;
 
-/// ssh's own list, in its words and order (clientloop.c, `esc_txt`), without `~V/v`. `~.` ends one session, as for a
-/// session that shares an ssh's connection.
+/// ssh's list, in its words and order (clientloop.c, `esc_txt`), without `~V/v`. As on a connection that ssh shares,
+/// `~.` ends one session.
 const HELP: &[(&str, &str)] = &[
     (".", "terminate session"),
     ("B", "send a BREAK to the remote system"),
@@ -205,10 +205,10 @@ const HELP: &[(&str, &str)] = &[
     ("?", "this message"),
 ];
 
-/// Those of [`HELP`] that a shared session has.
+/// The part of [`HELP`] for shared sessions.
 const SHARED: &[&str] = &[".", "#", "B", "R", "?"];
 
-/// A byte as people write it: `~`, or `^A` for a control character.
+/// Returns the usual notation of a byte: `~`, or `^A` for a control character.
 fn caret(byte: u8) -> String {
     match byte {
         0..32 => format!("^{}", char::from(byte | 64)),
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(filter.echo(Action::Help), "");
     }
 
-    /// All that a filter makes of `typed` when it comes in pieces of these lengths, with neighbours joined.
+    /// Returns a filter's steps for `typed` in pieces of these lengths, with neighbours joined.
     fn in_pieces(filter: &mut EscapeFilter, typed: &[u8], lengths: &[usize]) -> Vec<Step> {
         let mut joined: Vec<Step> = Vec::new();
         let mut rest = typed;

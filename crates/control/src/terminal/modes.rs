@@ -1,5 +1,4 @@
-//! The content of a `pty-req` about the user's terminal: its modes and its size (RFC 4254 section
-//! 6.2).
+//! The terminal's modes and size for a `pty-req` (RFC 4254 section 6.2).
 
 use std::os::fd::AsFd;
 
@@ -23,7 +22,7 @@ pub struct WindowSize {
 }
 
 impl WindowSize {
-    /// The size of the terminal that `terminal` refers to; all zero where it is none.
+    /// Returns the size of `terminal`; all zero if it is not a terminal.
     pub fn read_from(terminal: impl AsFd) -> Self {
         tcgetwinsize(terminal).map_or_else(
             |_| Self::default(),
@@ -37,16 +36,16 @@ impl WindowSize {
     }
 }
 
-/// The modes of the terminal that `terminal` refers to, as the "encoded terminal modes" of a `pty-req`. Where
-/// it is none, the list is empty but for its end mark, which is what ssh sends too.
+/// Returns the modes of `terminal` as the "encoded terminal modes" of a `pty-req`. If it is not a terminal, the list
+/// has only its end mark, as in ssh.
 ///
-/// Call this before the terminal is put into raw mode, or give [`encode`] the modes it had before.
+/// Call this before the terminal enters raw mode, or pass its earlier modes to [`encode`].
 pub fn read_from(terminal: impl AsFd) -> Vec<u8> {
     tcgetattr(terminal).map_or_else(|_| vec![TTY_OP_END], |modes| encode(&modes))
 }
 
-/// Encodes terminal modes (RFC 4254 section 8): an opcode and a `uint32` for each, then `TTY_OP_END`. The
-/// order and the choice are those of OpenSSH's `ssh_tty_make_modes` on Linux.
+/// Encodes terminal modes (RFC 4254 section 8): an opcode and a `uint32` for each, then `TTY_OP_END`. Order and
+/// selection are those of OpenSSH's `ssh_tty_make_modes` on Linux.
 pub fn encode(modes: &Termios) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(5 * (2 + CHARACTERS.len() + FLAGS.len()) + 1);
     let mut put = |opcode: u8, value: u32| {
@@ -61,7 +60,7 @@ pub fn encode(modes: &Termios) -> Vec<u8> {
         put(opcode, if character == 0 { 255 } else { character.into() });
     }
     for &(opcode, flag) in FLAGS {
-        // OpenSSH calls a mode on when any of its bits is set: with CS8, CS7 is on as well.
+        // OpenSSH considers a mode on if any of its bits is set: with CS8, CS7 is on as well.
         let on = match flag {
             Flag::Input(flag) => modes.input_modes.intersects(flag),
             Flag::Local(flag) => modes.local_modes.intersects(flag),
@@ -145,7 +144,7 @@ const FLAGS: &[(u8, Flag)] = &[
     (93, Flag::Control(ControlModes::PARODD)),
 ];
 
-/// Linux's IUCLC, which rustix names on some of its back ends only.
+/// Linux's IUCLC, which rustix defines only for some back ends.
 pub const IUCLC: u32 = 0o1000;
 
 #[cfg(test)]
@@ -158,7 +157,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::OwnedFd;
 
-    /// A fresh pseudo-terminal: the master's end and the slave's.
+    /// Opens a new pseudo-terminal, and returns the master's end and the slave's.
     fn pty() -> (OwnedFd, OwnedFd) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal opens");
         grantpt(&master).expect("a pseudo-terminal is granted");
