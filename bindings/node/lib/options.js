@@ -40,7 +40,7 @@ const LEFT_OUT = {
   compress: ['zlib'],
 };
 
-/** What stands for a name: a program that asks for RSA keys gets them, signed with SHA-2. @type {Record<string, string[]>} */
+/** The names that replace others: a program that asks for RSA keys gets them, signed with SHA-2. @type {Record<string, string[]>} */
 const INSTEAD = { 'ssh-rsa': ['rsa-sha2-512', 'rsa-sha2-256'] };
 
 /**
