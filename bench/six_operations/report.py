@@ -100,13 +100,13 @@ def write(results: dict[str, Any], directory: Path) -> None:
         charts["memory of the client"] = figures(records, "memory", 1e-6, "MB, at most")
         charts["all sessions together"] = figures(records, "wall", 1, "s")
         counts = sorted({record["sessions"] for record in records})
-        bars = {f"{count} at once": ratios(records, count) for count in compared(counts)}
+        bars = {f"{count} at once": ratios(records, count) for count in compare_counts(counts)}
         for name, chart in {**charts, **bars}.items():
             (directory / f"{slug(series)}-{slug(name)}.svg").write_text(chart.replace(INK, "#555"))
         page += f"<h2>Logging in with the {html.escape(series)}</h2>"
         page += f"<h3>Times as fast as Paramiko</h3><div class='charts bars'>{''.join(map(inline, bars.values()))}</div>"
         page += f"<h3>By the number of sessions</h3><div class=charts>{''.join(map(inline, charts.values()))}</div>"
-        page += "".join(table(records, count) for count in compared(counts))
+        page += "".join(table(records, count) for count in compare_counts(counts))
     facts = "".join(f"<dt>{html.escape(name)}<dd>{html.escape(fact)}" for name, fact in results["facts"].items())
     legend = "".join(
         f"<span><i style='background:{colour}'></i>{html.escape(name)}</span>" for name, colour in COLOURS.items()
@@ -117,7 +117,7 @@ def write(results: dict[str, Any], directory: Path) -> None:
     (directory / "report.html").write_text(PAGE.format(facts=facts, legend=legend, failures=failures, series=page))
 
 
-def compared(counts: list[int]) -> list[int]:
+def compare_counts(counts: list[int]) -> list[int]:
     """The numbers of sessions at which libraries are compared."""
     return [count for count in (1, 10, 20, 50) if count in counts] or counts[-1:]
 

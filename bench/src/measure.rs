@@ -143,11 +143,11 @@ fn time_with_output(command: &mut Command) -> anyhow::Result<(f64, String)> {
     let elapsed = begun.elapsed();
     let name = command.get_program().display().to_string();
     let output = output.with_context(|| format!("running {name}"))?;
-    Ok((elapsed.as_secs_f64(), printed(&name, output)?))
+    Ok((elapsed.as_secs_f64(), output_text(&name, output)?))
 }
 
 /// Returns the output of a program, if it succeeded.
-pub(crate) fn printed(name: &str, output: Output) -> anyhow::Result<String> {
+pub(crate) fn output_text(name: &str, output: Output) -> anyhow::Result<String> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),

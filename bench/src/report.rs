@@ -102,7 +102,7 @@ impl Report {
                         .measured
                         .map_or("-".into(), |measured| format!("{measured:.2} {}", verdict.unit)),
                     target(verdict),
-                    met(verdict)
+                    verdict_word(verdict)
                 );
             }
         }
@@ -162,7 +162,7 @@ fn row_as_markdown(row: &Row, outcome: &Outcome) -> String {
             "\n**{}: {measured}**, target {}: {}\n",
             verdict.what,
             target(verdict),
-            met(verdict)
+            verdict_word(verdict)
         );
     }
     text
@@ -203,7 +203,7 @@ fn row_as_json((row, outcome): &(&'static Row, Outcome)) -> Value {
     let verdicts: Vec<_> = outcome
         .verdicts
         .iter()
-        .map(|v| json!({ "what": v.what, "measured": v.measured, "unit": v.unit, "target": target(v), "met": v.met() }))
+        .map(|v| json!({ "what": v.what, "measured": v.measured, "unit": v.unit, "target": target(v), "met": v.is_met() }))
         .collect();
     json!({
         "name": row.name, "title": row.title, "notes": outcome.notes, "load": [outcome.load.0, outcome.load.1],
@@ -219,8 +219,8 @@ fn target(verdict: &Verdict) -> String {
     }
 }
 
-fn met(verdict: &Verdict) -> &'static str {
-    match verdict.met() {
+fn verdict_word(verdict: &Verdict) -> &'static str {
+    match verdict.is_met() {
         Some(true) => "met",
         Some(false) => "**missed**",
         None => "not measured",

@@ -35,7 +35,7 @@ async fn run(arguments: Vec<String>) -> anyhow::Result<()> {
         ("together", [count]) => client.together(address, count.parse()?).await,
         ("bulk", [command]) => client.bulk(address, command).await,
         ("idle", [count]) => client.idle(address.port(), count.parse()?).await,
-        ("beside", [load, count]) => client.beside(address, load, count.parse()?).await,
+        ("beside", [load, count]) => client.time_beside(address, load, count.parse()?).await,
         _ => bail!("no such task: {task} with {} arguments", rest.len()),
     }
 }
@@ -152,7 +152,7 @@ impl Client {
         Ok(())
     }
 
-    async fn beside(&self, address: SocketAddr, load: &str, count: usize) -> anyhow::Result<()> {
+    async fn time_beside(&self, address: SocketAddr, load: &str, count: usize) -> anyhow::Result<()> {
         let host = self.host(address).await?;
         run_many(&host, 10).await?;
         let mut endless = match load {

@@ -38,7 +38,7 @@ async fn run(arguments: Vec<String>) -> anyhow::Result<()> {
         ("warm", [count]) => client.warm(address, count.parse()?).await,
         ("bulk", [command]) => client.bulk(address, command).await,
         ("idle", [count]) => client.idle(address.port(), count.parse()?).await,
-        ("beside", [load, count]) => client.beside(address, load, count.parse()?).await,
+        ("beside", [load, count]) => client.time_beside(address, load, count.parse()?).await,
         _ => bail!("no such task: {task} with {} arguments", rest.len()),
     }
 }
@@ -133,7 +133,7 @@ impl Client {
         Ok(())
     }
 
-    async fn beside(&self, address: SocketAddr, load: &str, count: usize) -> anyhow::Result<()> {
+    async fn time_beside(&self, address: SocketAddr, load: &str, count: usize) -> anyhow::Result<()> {
         let handle = self.connect(address).await?;
         run_many(&handle, 10).await?;
         let mut unread = None;

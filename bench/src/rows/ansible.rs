@@ -29,10 +29,10 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let (mut servers, mut relays, mut entries) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..HOSTS {
         let server = lab.server().start()?;
-        let relay = Relay::to(server.addr())?;
+        let relay = Relay::start(server.addr())?;
         relay.set_rtt(RTT);
         server.trust_at(relay.addr())?;
-        entries.push(server.host_entry(&format!("h{n}")).at(relay.addr()));
+        entries.push(server.host_entry(&format!("h{n}")).with_address(relay.addr()));
         servers.push(server);
         relays.push(relay);
     }

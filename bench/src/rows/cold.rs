@@ -39,7 +39,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     };
     for (order, keys) in ORDERS {
         let server = lab.server().host_keys(keys).start()?;
-        let relay = Relay::to(server.addr())?;
+        let relay = Relay::start(server.addr())?;
         relay.set_rtt(RTT);
         let config = server.ssh_config_via("far", relay.addr())?;
         let table = measure_server(lab, &server, &relay, &config, order)?;

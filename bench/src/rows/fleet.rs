@@ -32,7 +32,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let config = lab.path("fleet_config");
     let entries = (1..=hosts).map(|n| {
         let addr = (address(n), server.port()).into();
-        server.host_entry(&format!("host{n:03}")).at(addr)
+        server.host_entry(&format!("host{n:03}")).with_address(addr)
     });
     write_ssh_config(&config, entries)?;
     let lines = |line: &dyn Fn(u32) -> String| (1..=hosts).map(|n| line(n) + "\n").collect::<String>();
@@ -94,7 +94,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             Ok(vec![cold])
         }),
         Contestant::new(SHELL, || {
-            let masters = Masters::of(lab, &config, &names)?;
+            let masters = Masters::from_lab(lab, &config, &names)?;
             let cold = masters.run()?;
             warm.note(
                 SHELL,
@@ -163,7 +163,7 @@ struct Masters {
 }
 
 impl Masters {
-    fn of(lab: &Lab, config: &Path, names: &Path) -> anyhow::Result<Self> {
+    fn from_lab(lab: &Lab, config: &Path, names: &Path) -> anyhow::Result<Self> {
         let directory = lab.path("mux");
         std::fs::create_dir_all(&directory)?;
         Ok(Self {

@@ -50,7 +50,7 @@ fn beside_one_daemon(lab: &Lab, outcome: &mut Outcome) -> anyhow::Result<()> {
     let entry = |n: u8| {
         server
             .host_entry(&format!("host{n:03}"))
-            .at(([127, 0, 2, n], server.port()).into())
+            .with_address(([127, 0, 2, n], server.port()).into())
     };
     write_ssh_config(&config, (1..=hosts).map(entry))?;
     let list: String = (1..=hosts).map(|n| format!("host{n:03}\n")).collect();
@@ -60,7 +60,7 @@ fn beside_one_daemon(lab: &Lab, outcome: &mut Outcome) -> anyhow::Result<()> {
     let alone = || {
         let mut run = daemon.trunkline();
         run.args(["run", "-F"]).arg(&config);
-        measure::time(run.arg("-H").arg(at(&names)).args(["--", "true"]))
+        measure::time(run.arg("-H").arg(printed_path(&names)).args(["--", "true"]))
     };
     let spread = || measure::time(&mut fleet.run(&names));
     let cold = [(ALONE, alone()?), (TWO_NODES, spread()?)];
@@ -134,7 +134,7 @@ fn at_scale(lab: &Lab, outcome: &mut Outcome) -> anyhow::Result<()> {
     let mut others = Vec::new();
     for (name, command) in [(ANSIBLE, ansible(lab, &beds)), (CLUSH, clush(&beds))] {
         others.push(
-            match command.and_then(|command| beds.reached(command, patience)) {
+            match command.and_then(|command| beds.measure_reach(command, patience)) {
                 Ok(rate) => single((name, rate)),
                 Err(error) => Samples {
                     name: name.to_owned(),
@@ -164,7 +164,7 @@ fn single((name, figure): (&str, f64)) -> Samples {
     }
 }
 
-fn at(file: &Path) -> String {
+fn printed_path(file: &Path) -> String {
     format!("@{}", file.display())
 }
 
@@ -265,7 +265,7 @@ impl Fleet {
 
     fn run(&self, names: &Path) -> Command {
         let mut run = self.operator.trunkline();
-        run.args(["run", "--fleet", "-n", "-H"]).arg(at(names));
+        run.args(["run", "--fleet", "-n", "-H"]).arg(printed_path(names));
         run.args(["--", "true"]);
         run
     }
@@ -357,7 +357,7 @@ impl Beds {
             let stdin = child.stdin.take().context("no input")?;
             let stdout = BufReader::new(child.stdout.take().context("no output")?);
             let mut bed = Bed { child, stdin, stdout };
-            let told = bed.told()?;
+            let told = bed.read_report()?;
             let file = told["ssh_config"].as_str().context("no configuration")?;
             let pattern = format!("127.{}.*", group + 1);
             config += &fs::read_to_string(file)?.replace("127.*", &pattern);
@@ -383,7 +383,7 @@ impl Beds {
     }
 
     /// Returns the number of hosts a second that a program reaches, until it ends or this time has passed.
-    fn reached(&mut self, mut command: Command, patience: Duration) -> anyhow::Result<f64> {
+    fn measure_reach(&mut self, mut command: Command, patience: Duration) -> anyhow::Result<f64> {
         let before = self.executions()?;
         let name = command.get_program().display().to_string();
         let begun = Instant::now();
@@ -406,7 +406,7 @@ impl Beds {
 }
 
 impl Bed {
-    fn told(&mut self) -> anyhow::Result<Value> {
+    fn read_report(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
         serde_json::from_str(&line).context("a light server tells nothing")
@@ -414,7 +414,7 @@ impl Bed {
 
     fn ask(&mut self) -> anyhow::Result<Value> {
         self.stdin.write_all(b"\n")?;
-        self.told()
+        self.read_report()
     }
 }
 

@@ -18,7 +18,7 @@ const FETCHES: usize = 11;
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().config("AcceptEnv GIT_PROTOCOL").start()?;
-    let relay = Relay::to(server.addr())?;
+    let relay = Relay::start(server.addr())?;
     relay.set_rtt(RTT);
     server.trust_at(relay.addr())?;
     let config = lab.path("git-config");
@@ -26,8 +26,8 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     // without the variable the protocol is an older one, with a round trip less.
     let host = server
         .host_entry("far")
-        .at(relay.addr())
-        .with("SendEnv GIT_PROTOCOL");
+        .with_address(relay.addr())
+        .with_line("SendEnv GIT_PROTOCOL");
     write_ssh_config(&config, [host])?;
     let daemon = lab.daemon()?;
     let socket = daemon.listen(&config, "far")?;

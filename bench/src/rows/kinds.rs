@@ -40,7 +40,7 @@ const PROGRAMS: [&str; 7] = [
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().start()?;
-    let relay = Relay::to(server.addr())?;
+    let relay = Relay::start(server.addr())?;
     relay.set_rtt(RTT);
     relay.set_rate(Direction::ToServer, Some(RATE));
     relay.set_rate(Direction::ToClient, Some(RATE));

@@ -216,7 +216,7 @@ fn many(lab: &Lab, server: &Sshd, hosts: u32) -> anyhow::Result<PathBuf> {
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 1)) + n);
         let address = SocketAddr::new(address.into(), server.port());
         server.trust_at(address)?;
-        entries.push(server.host_entry(&format!("h{n}")).at(address));
+        entries.push(server.host_entry(&format!("h{n}")).with_address(address));
     }
     let config = lab.path("watched");
     write_ssh_config(&config, entries)?;

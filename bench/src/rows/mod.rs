@@ -107,7 +107,7 @@ pub(crate) enum Target {
 
 impl Verdict {
     /// Whether the target is met; `None` where something was missing.
-    pub(crate) fn met(&self) -> Option<bool> {
+    pub(crate) fn is_met(&self) -> Option<bool> {
         self.measured.map(|measured| match self.target {
             Target::AtMost(limit) => measured <= limit,
             Target::AtLeast(limit) => measured >= limit,

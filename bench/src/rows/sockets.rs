@@ -27,7 +27,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let mut entries = Vec::new();
     for (n, address) in addresses.iter().enumerate() {
         server.trust_at(*address)?;
-        entries.push(server.host_entry(&format!("h{n}")).at(*address));
+        entries.push(server.host_entry(&format!("h{n}")).with_address(*address));
     }
     let config = lab.path("sockets");
     write_ssh_config(&config, entries)?;

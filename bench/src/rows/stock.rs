@@ -19,7 +19,7 @@ const STANZA: &str = "the same, found by `Match exec \"trunkline up\"`";
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().start()?;
-    let relay = Relay::to(server.addr())?;
+    let relay = Relay::start(server.addr())?;
     relay.set_rtt(RTT);
     let far_config = server.ssh_config_via("far", relay.addr())?;
     let (far_rounds, far_count) = (lab.size(5, 3), lab.size(10, 3));
@@ -80,12 +80,12 @@ impl<'a> Host<'a> {
             master: Master::start(lab, config, alias)?,
             daemon,
         };
-        measure::time(&mut host.shared())?;
-        measure::time(&mut host.found())?;
+        measure::time(&mut host.with_sharing())?;
+        measure::time(&mut host.with_daemon())?;
         Ok(host)
     }
 
-    fn shared(&self) -> Command {
+    fn with_sharing(&self) -> Command {
         let mut ssh = trunkline_testkit::ssh(self.config);
         ssh.arg("-o")
             .arg(format!("ControlPath={}", self.socket.display()));
@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
         ssh
     }
 
-    fn found(&self) -> Command {
+    fn with_daemon(&self) -> Command {
         let mut ssh = trunkline_testkit::ssh(&self.stanza);
         self.daemon.serve(&mut ssh);
         ssh.args([self.alias, "true"]);
@@ -114,8 +114,8 @@ impl<'a> Host<'a> {
                 .collect()
         };
         let mut contestants = vec![
-            Contestant::new(STOCK_SSH, || round(&|| self.shared())),
-            Contestant::new(STANZA, || round(&|| self.found())),
+            Contestant::new(STOCK_SSH, || round(&|| self.with_sharing())),
+            Contestant::new(STANZA, || round(&|| self.with_daemon())),
             Contestant::new(OPENSSH_MUX, || round(&|| self.master.ssh("true"))),
         ];
         Table {

@@ -27,7 +27,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let command = format!("head -c {bytes} /dev/zero");
     let cipher = "Ciphers=aes128-gcm@openssh.com";
     let trunkline = |words: &[&str]| {
-        let mut ssh = with(daemon.trunkline(), words);
+        let mut ssh = append_words(daemon.trunkline(), words);
         ssh.arg("-F").arg(&config).args(["-o", cipher, alias, &command]);
         ssh
     };
@@ -73,7 +73,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
                     contestant(WITHOUT_DAEMON, &|| trunkline(&["--no-daemon", "ssh"]))
                 }),
                 Contestant::new(OPENSSH, || {
-                    let ssh = || with(trunkline_testkit::ssh(&config), &["-o", cipher, alias, &command]);
+                    let ssh = || append_words(trunkline_testkit::ssh(&config), &["-o", cipher, alias, &command]);
                     contestant(OPENSSH, &ssh)
                 }),
             ],
@@ -115,7 +115,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn with(mut command: Command, words: &[&str]) -> Command {
+fn append_words(mut command: Command, words: &[&str]) -> Command {
     command.args(words);
     command
 }

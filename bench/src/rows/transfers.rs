@@ -31,7 +31,7 @@ fn scp_share(lab: &Lab) -> usize {
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().start()?;
-    let relay = Relay::to(server.addr())?;
+    let relay = Relay::start(server.addr())?;
     relay.set_rtt(RTT);
     let near = Way {
         config: server.ssh_config(),

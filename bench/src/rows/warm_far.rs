@@ -14,7 +14,7 @@ pub(super) const ROW: Row = Row {
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().start()?;
-    let relay = Relay::to(server.addr())?;
+    let relay = Relay::start(server.addr())?;
     relay.set_rtt(RTT);
     let config = server.ssh_config_via("far", relay.addr())?;
     let daemon = lab.daemon()?;

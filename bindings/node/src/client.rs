@@ -168,15 +168,15 @@ impl Client {
     pub(crate) async fn way(&self) -> Result<&Way, Failure> {
         tokio::select! {
             biased;
-            () = self.told.cancelled() => self.found().await,
+            () = self.told.cancelled() => self.find_way().await,
             () = self.cancel.cancelled() => Err(Failure::closed_locally("connection")),
         }
     }
 
-    async fn found(&self) -> Result<&Way, Failure> {
+    async fn find_way(&self) -> Result<&Way, Failure> {
         let find = || async {
             match &self.plan {
-                Plan::Explicit(host) => Ok(Way::to(host.clone(), &runtime::engine()?)),
+                Plan::Explicit(host) => Ok(Way::to_host(host.clone(), &runtime::engine()?)),
                 Plan::Destination(destination) => Way::find(destination, async || runtime::engine()).await,
             }
         };
@@ -199,7 +199,7 @@ impl Client {
                 self.way().await?;
                 let lend = async || {
                     let engine = runtime::engine()?;
-                    Ok(Way::to(engine.lending_agent(host)?, &engine))
+                    Ok(Way::to_host(engine.lending_agent(host)?, &engine))
                 };
                 self.lending.get_or_try_init(lend).await
             }
@@ -208,7 +208,7 @@ impl Client {
     }
 
     /// Runs a stream's life until it is over or the client ends.
-    pub(crate) async fn during(&self, stream: &Stream, life: impl Future<Output = ()>) {
+    pub(crate) async fn run_during(&self, stream: &Stream, life: impl Future<Output = ()>) {
         tokio::select! {
             biased;
             () = life => {}
@@ -244,13 +244,13 @@ impl Client {
     }
 
     /// Waits for its end.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_for_end(&self) {
         self.cancel.cancelled().await;
     }
 
     /// Returns the fault that has ended it.
     pub(crate) fn end(&self) -> Fault {
-        let closed = || Fault::closed().after_start();
+        let closed = || Fault::closed_client().after_start();
         self.end.get().cloned().unwrap_or_else(closed)
     }
 
@@ -269,7 +269,10 @@ impl Client {
     pub(crate) fn lanes(&self) -> Value {
         let host = self.way.get().and_then(Way::host);
         host.map_or(Value::Null, |host| {
-            host.lanes().iter().map(|lane| shown(&lane.report)).collect()
+            host.lanes()
+                .iter()
+                .map(|lane| connection_json(&lane.report))
+                .collect()
         })
     }
 
@@ -503,7 +506,7 @@ impl Begun {
 impl Client {
     /// Connects.
     async fn hold(&self) -> Result<ConnectionHold<'_>, Fault> {
-        let held = async { self.found().await?.hold().await };
+        let held = async { self.find_way().await?.hold().await };
         held.await.map_err(|failure| {
             let fault = Fault::from(failure);
             // One of the engine's steps took as long as the whole may.
@@ -575,7 +578,7 @@ impl Client {
         if let Some(host) = self.own().filter(|_| self.way.initialized()) {
             let connection = host.connection();
             host.end();
-            connection.ended().await;
+            connection.wait_for_end().await;
         }
     }
 }
@@ -594,11 +597,11 @@ fn details(handshake: Handshake) -> Value {
 }
 
 fn all_shown(connections: &[ConnectionReport]) -> Value {
-    connections.iter().map(shown).collect()
+    connections.iter().map(connection_json).collect()
 }
 
 /// A connection, for people and dashboards.
-fn shown(connection: &ConnectionReport) -> Value {
+fn connection_json(connection: &ConnectionReport) -> Value {
     let handshake = connection.handshake.as_ref();
     json!({
         "server": handshake.map(|handshake| &handshake.server),
@@ -650,7 +653,7 @@ fn login(
         return Ok((login, None));
     }
     let (near, far) = tokio::io::duplex(PIPE);
-    Ok((login.over(near), Some(far)))
+    Ok((login.with_stream(near), Some(far)))
 }
 
 /// The JavaScript program, as the engine asks it.
@@ -736,7 +739,7 @@ impl Program {
 }
 
 impl Authenticator for Program {
-    fn agreed(&self, _login: u32, agreement: Agreement) {
+    fn note_agreement(&self, _login: u32, agreement: Agreement) {
         // Of further connections nobody is told.
         if self.has_agreed.swap(true, Ordering::Relaxed) {
             return;

@@ -72,7 +72,7 @@ impl Fault {
     }
 
     /// A client that has been closed.
-    pub(crate) fn closed() -> Self {
+    pub(crate) fn closed_client() -> Self {
         Self {
             level: Some("client"),
             ..Failure::closed_locally("client").into()

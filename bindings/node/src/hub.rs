@@ -151,7 +151,7 @@ impl Hub {
     /// The engine's threads cannot be started.
     #[napi]
     pub fn close_client(&self, client: u32) -> napi::Result<()> {
-        let held = self.inner.held();
+        let held = self.inner.lock_held();
         let Some(ended) = held.clients.get(&client).cloned() else {
             return Ok(());
         };
@@ -166,7 +166,7 @@ impl Hub {
             return Ok(());
         }
         runtime::runtime()?.spawn(async move {
-            join_all(writing.iter().map(|stream| stream.flushed())).await;
+            join_all(writing.iter().map(|stream| stream.wait_until_flushed())).await;
             ended.read(LINGER).await;
             ended.close();
         });
@@ -340,11 +340,11 @@ impl Hub {
             return Ok(number);
         };
         let session = SftpSession::new(runtime, number, &self.inner.outbox);
-        self.inner.held().sftps.insert(number, session.clone());
+        self.inner.lock_held().sftps.insert(number, session.clone());
         let inner = self.inner.clone();
         runtime.spawn(async move {
             let opened = session.live(client, env).await;
-            inner.held().sftps.remove(&number);
+            inner.lock_held().sftps.remove(&number);
             if opened {
                 inner.outbox.tell(number, Kind::Close, Value::Null);
             }
@@ -356,7 +356,7 @@ impl Hub {
     #[napi]
     pub fn sftp_call(&self, sftp: u32, call: SftpCall) -> u32 {
         let number = self.inner.numbers(1);
-        let session = self.inner.held().sftps.get(&sftp).cloned();
+        let session = self.inner.lock_held().sftps.get(&sftp).cloned();
         match session {
             Some(session) => session.call(number, call),
             None => self.inner.refuse(number),
@@ -367,7 +367,7 @@ impl Hub {
     /// Closes an SFTP session.
     #[napi]
     pub fn close_sftp(&self, sftp: u32) {
-        let session = self.inner.held().sftps.get(&sftp).cloned();
+        let session = self.inner.lock_held().sftps.get(&sftp).cloned();
         if let Some(session) = session {
             session.close();
         }
@@ -396,7 +396,10 @@ impl Hub {
         let taker = client.clone();
         let offer = move |incoming| {
             let number = inner.numbers(1);
-            inner.held().incoming.insert(number, (taker.clone(), incoming));
+            inner
+                .lock_held()
+                .incoming
+                .insert(number, (taker.clone(), incoming));
             number
         };
         runtime.spawn(client.listen(request, listen, offer));
@@ -443,7 +446,7 @@ impl Hub {
     /// No threads.
     #[napi]
     pub fn accept(&self, number: u32) -> napi::Result<bool> {
-        let Some((client, incoming)) = self.inner.held().incoming.remove(&number) else {
+        let Some((client, incoming)) = self.inner.lock_held().incoming.remove(&number) else {
             return Ok(false);
         };
         self.inner.begin(number, client, async move |_, stream, outlet| {
@@ -456,7 +459,7 @@ impl Hub {
     /// Refuses a listener's client.
     #[napi]
     pub fn reject(&self, number: u32) {
-        let refused = self.inner.held().incoming.remove(&number);
+        let refused = self.inner.lock_held().incoming.remove(&number);
         drop(refused);
     }
 
@@ -487,7 +490,7 @@ impl Hub {
     /// Forgets a stream, and ends it if it is not over. Nothing more is told of it but what is on its way.
     #[napi]
     pub fn destroy(&self, stream: u32) {
-        let forgotten = self.inner.held().streams.remove(&stream);
+        let forgotten = self.inner.lock_held().streams.remove(&stream);
         if let Some(stream) = forgotten {
             stream.destroy();
         }
@@ -517,7 +520,7 @@ impl Hub {
     /// Returns the number of clients and streams in the hub.
     #[napi]
     pub fn held(&self) -> Vec<u32> {
-        let held = self.inner.held();
+        let held = self.inner.lock_held();
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         vec![count(held.clients.len()), count(held.streams.len())]
     }
@@ -530,16 +533,16 @@ impl Inner {
     }
 
     /// Guards what is held, for as long as a look-up takes.
-    fn held(&self) -> MutexGuard<'_, Objects> {
+    fn lock_held(&self) -> MutexGuard<'_, Objects> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn client(&self, number: u32) -> Option<Arc<Client>> {
-        self.held().clients.get(&number).cloned()
+        self.lock_held().clients.get(&number).cloned()
     }
 
     fn stream(&self, number: u32) -> Option<Arc<Stream>> {
-        self.held().streams.get(&number).cloned()
+        self.lock_held().streams.get(&number).cloned()
     }
 
     /// Makes a stream whose life `life` is, on the engine's threads.
@@ -564,11 +567,11 @@ impl Inner {
     {
         let runtime = runtime::runtime()?;
         let (stream, outlet) = Stream::new(number, Some(client.number()), &self.outbox);
-        self.held().streams.insert(number, stream.clone());
+        self.lock_held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
             // In a box: each future that is given another one by value holds it twice, and an idle stream's task had 28 KB.
             let life = Box::pin(life(client.clone(), stream.clone(), outlet));
-            stream.until_destroyed(client.during(&stream, life)).await;
+            stream.until_destroyed(client.run_during(&stream, life)).await;
         });
         Ok(())
     }
@@ -578,18 +581,18 @@ impl Inner {
         let runtime = runtime::runtime()?;
         if let Some(pipe) = begun.pipe.take() {
             let (stream, outlet) = Stream::new(number + 1, None, &self.outbox);
-            self.held().streams.insert(number + 1, stream.clone());
+            self.lock_held().streams.insert(number + 1, stream.clone());
             runtime.spawn(async move {
                 let life = stream.carry_pipe(pipe, outlet);
                 stream.until_destroyed(life).await;
             });
         }
-        self.held().clients.insert(number, begun.client.clone());
+        self.lock_held().clients.insert(number, begun.client.clone());
         let inner = self.clone();
         runtime.spawn(async move {
             let end = begun.live().await;
             // Who hears of the end finds nothing left.
-            inner.held().forget(number);
+            inner.lock_held().forget(number);
             inner.outbox.tell(number, Kind::Close, end);
         });
         Ok(number)
@@ -604,7 +607,7 @@ impl Inner {
     /// Ends everything: the environment is going away.
     fn shut(&self) {
         self.outbox.close();
-        let held = std::mem::take(&mut *self.held());
+        let held = std::mem::take(&mut *self.lock_held());
         for stream in held.streams.values() {
             stream.destroy();
         }

@@ -195,7 +195,7 @@ impl DestinationOptions {
             [name, value] => Some((name.into(), value.into())),
             _ => None,
         });
-        let world = worlds.shared(World::from_parts(PathBuf::from(&self.directory), env.collect()));
+        let world = worlds.share_world(World::from_parts(PathBuf::from(&self.directory), env.collect()));
         let mut request = Request::new(destination, world);
         request.ssh_args = self.ssh_args.iter().map(Into::into).collect();
         Ok(request)
@@ -222,7 +222,7 @@ impl DestinationOptions {
 pub(crate) struct Worlds(Mutex<Weak<World>>);
 
 impl Worlds {
-    fn shared(&self, world: World) -> Arc<World> {
+    fn share_world(&self, world: World) -> Arc<World> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(same) = last.upgrade().filter(|last| **last == world) {
             return same;

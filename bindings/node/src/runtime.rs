@@ -45,10 +45,10 @@ static ENGINE: OnceLock<ProgramEngine> = OnceLock::new();
 /// The runtime, started when it is first needed. It lives as long as the process: an environment that ends leaves it
 /// to the others.
 pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
-    Ok(started()?)
+    Ok(start()?)
 }
 
-fn started() -> Result<&'static Runtime, Failure> {
+fn start() -> Result<&'static Runtime, Failure> {
     let failed = |reason: &String| Failure::new(ErrorKind::Local, reason);
     RUNTIME.as_ref().map_err(failed)
 }
@@ -71,7 +71,7 @@ pub(crate) fn engine() -> Result<ProgramEngine, Failure> {
     if let Some(engine) = ENGINE.get() {
         return Ok(engine.clone());
     }
-    let _inside = started()?.enter();
+    let _inside = start()?.enter();
     let fresh = ProgramEngine::new(Settings::default(), Default::default())?;
     Ok(ENGINE.get_or_init(|| fresh).clone())
 }

@@ -198,7 +198,7 @@ impl SftpSession {
                 let open = client.opened_sftp();
                 tokio::select! {
                     () = self.cancel.cancelled() => {}
-                    () = client.ended() => {}
+                    () = client.wait_for_end() => {}
                     // The server's own program has ended, while the connection goes on.
                     _ = sftp.end() => {}
                 }
@@ -292,8 +292,8 @@ impl SftpSession {
             }
             SftpOperation::ReadFile => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
             SftpOperation::Readdir => list(&sftp, path()?, call.full == Some(true)).await?,
-            SftpOperation::Stat => shown(&sftp.stat(path()?).await?),
-            SftpOperation::Lstat => shown(&sftp.lstat(path()?).await?),
+            SftpOperation::Stat => attributes_json(&sftp.stat(path()?).await?),
+            SftpOperation::Lstat => attributes_json(&sftp.lstat(path()?).await?),
             SftpOperation::Setstat => {
                 sftp.setstat(path()?, attributes()).await?;
                 Value::Null
@@ -356,7 +356,7 @@ impl SftpSession {
                 file.write_at(offset, Bytes::copy_from_slice(data)).await?;
                 Value::Null
             }
-            SftpOperation::Fstat => shown(&self.file(call.handle)?.stat().await?),
+            SftpOperation::Fstat => attributes_json(&self.file(call.handle)?.stat().await?),
             SftpOperation::CheckEnd => {
                 self.file(call.handle)?.check_end(offset, length).await?;
                 Value::Null
@@ -425,10 +425,10 @@ impl SftpSession {
                 break;
             }
             to.write_all(&piece[..len]).await.map_err(cannot)?;
-            progress.made(len, |step| self.outbox.tell(request, Kind::Data, step));
+            progress.note_made(len, |step| self.outbox.tell(request, Kind::Data, step));
         }
         to.flush().await.map_err(cannot)?;
-        progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
+        progress.note_end(|step| self.outbox.tell(request, Kind::Data, step));
         from.close().await?;
         Ok(Value::Null)
     }
@@ -457,7 +457,7 @@ impl SftpSession {
                 break;
             }
             to.write_all(&piece[..len]).await.map_err(Fault::of_stream)?;
-            progress.made(len, |step| self.outbox.tell(request, Kind::Data, step));
+            progress.note_made(len, |step| self.outbox.tell(request, Kind::Data, step));
         }
         to.flush().await.map_err(Fault::of_stream)?;
         // The server's umask has had its say on a file that was made; what was asked for is asked for.
@@ -466,7 +466,7 @@ impl SftpSession {
             let _ = sftp.setstat(remote, mode).await;
         }
         to.close_at(progress.done).await?;
-        progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
+        progress.note_end(|step| self.outbox.tell(request, Kind::Data, step));
         Ok(Value::Null)
     }
 
@@ -513,14 +513,14 @@ impl Progress {
         }
     }
 
-    fn made(&mut self, len: usize, tell: impl FnOnce(Payload)) {
+    fn note_made(&mut self, len: usize, tell: impl FnOnce(Payload)) {
         self.done += len as u64;
         if self.at.elapsed() >= STEP {
             self.tell(tell);
         }
     }
 
-    fn ended(&mut self, tell: impl FnOnce(Payload)) {
+    fn note_end(&mut self, tell: impl FnOnce(Payload)) {
         if self.done > self.told {
             self.tell(tell);
         }
@@ -571,17 +571,19 @@ async fn list(sftp: &Sftp, directory: &str, full: bool) -> Result<Value, Fault> 
         let entry = entry?;
         let name = String::from_utf8_lossy(&entry.path).into_owned();
         let longname = text(&entry.longname);
-        names.push(json!({ "filename": name, "longname": longname, "attrs": shown(&entry.attributes) }));
+        names.push(
+            json!({ "filename": name, "longname": longname, "attrs": attributes_json(&entry.attributes) }),
+        );
     }
     for name in [".", ".."].iter().filter(|_| full) {
         let attributes = sftp.lstat(format!("{directory}/{name}")).await?;
-        names.push(json!({ "filename": name, "attrs": shown(&attributes) }));
+        names.push(json!({ "filename": name, "attrs": attributes_json(&attributes) }));
     }
     Ok(names.into())
 }
 
 /// Attributes as `Stats` in `lib/sftp.js` takes them.
-fn shown(attributes: &FileAttributes) -> Value {
+fn attributes_json(attributes: &FileAttributes) -> Value {
     json!({
         "mode": attributes.permissions.map(|mode| mode.0),
         "uid": attributes.owner.map(|owner| owner.uid),

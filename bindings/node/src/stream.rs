@@ -114,13 +114,13 @@ impl Stream {
     }
 
     /// Waits until what was written so far has gone, but not for longer than it may take.
-    pub(crate) async fn flushed(&self) {
+    pub(crate) async fn wait_until_flushed(&self) {
         if self.inlet.queue.send(Written::Flush).is_ok() {
-            self.emptied().await;
+            self.wait_until_empty().await;
         }
     }
 
-    async fn emptied(&self) {
+    async fn wait_until_empty(&self) {
         let _ = tokio::time::timeout(LINGER, self.emptied.notified()).await;
     }
 
@@ -134,7 +134,7 @@ impl Stream {
         let destroyed = async {
             self.cancel.cancelled().await;
             if self.is_writing() {
-                self.emptied().await;
+                self.wait_until_empty().await;
             }
         };
         tokio::select! {
@@ -165,11 +165,11 @@ impl Stream {
             control,
             mut end,
         } = opened;
-        if let Err(failure) = end.started().await {
+        if let Err(failure) = end.wait_for_start().await {
             return self.fail(&failure.into());
         }
         let _ = self.control.set(control.clone());
-        self.opened(matches!(stdin, Input::Program(_)));
+        self.tell_opened(matches!(stdin, Input::Program(_)));
         let work = pin!(self.follow(stdout, stderr, &control, &mut end));
         // That nothing more is written ends no session.
         let feed = async {
@@ -186,7 +186,7 @@ impl Stream {
             done = work => done,
             never = feed => match never {},
         };
-        self.ended(outcome);
+        self.tell_end(outcome);
     }
 
     /// Takes a session's output, and tells of its exit and its ends in the server's order.
@@ -204,7 +204,7 @@ impl Stream {
             Taking::new(&self.flow, Side::Error, error_output),
         ];
         let exit = {
-            let mut exited = pin!(end.exited());
+            let mut exited = pin!(end.wait_for_exit());
             poll_fn(|cx| {
                 // The exit is looked for behind each end, in front of which the server may have sent it.
                 taking.iter_mut().for_each(|each| each.poll(cx));
@@ -227,7 +227,7 @@ impl Stream {
             .await;
             self.flow.widen(false);
             self.flow.flush();
-            self.exited(exit);
+            self.tell_exit(exit);
         }
         let rest = poll_fn(|cx| {
             taking.iter_mut().for_each(|each| each.poll(cx));
@@ -251,7 +251,7 @@ impl Stream {
 
     /// Carries a tunnel until it is closed: either side can end its direction before.
     pub(crate) async fn carry_tunnel(&self, tunnel: Tunnel, outlet: Outlet) {
-        self.opened(true);
+        self.tell_opened(true);
         let Tunnel {
             mut reader,
             writer,
@@ -280,12 +280,12 @@ impl Stream {
         self.outbox.tell(self.target, Kind::Close, Value::Null);
     }
 
-    fn opened(&self, writable: bool) {
+    fn tell_opened(&self, writable: bool) {
         self.writable.store(writable, Ordering::Release);
         self.outbox.tell(self.target, Kind::Open, Value::Null);
     }
 
-    fn exited(&self, exit: ExitStatus) {
+    fn tell_exit(&self, exit: ExitStatus) {
         let exit = match exit {
             ExitStatus::Exited(code) => json!({ "code": code }),
             ExitStatus::Signaled { signal, core_dumped } => {
@@ -296,7 +296,7 @@ impl Stream {
         self.outbox.tell(self.target, Kind::Exit, exit);
     }
 
-    fn ended(&self, outcome: Result<ExitStatus, Failure>) {
+    fn tell_end(&self, outcome: Result<ExitStatus, Failure>) {
         let fault = outcome.map_or_else(|failure| Fault::from(failure).to_json(), |_| Value::Null);
         self.outbox.tell(self.target, Kind::Close, fault);
     }
@@ -422,7 +422,7 @@ impl Progress {
 }
 
 impl Pending {
-    fn of(&mut self, side: Side) -> &mut Progress {
+    fn progress_of(&mut self, side: Side) -> &mut Progress {
         &mut self.sides[side as usize]
     }
 
@@ -432,16 +432,16 @@ impl Pending {
             Some((last, blocks)) if *last == side => blocks.split_off_open(),
             _ => Blocks::default(),
         };
-        self.of(side).len -= tail.len();
+        self.progress_of(side).len -= tail.len();
         tail
     }
 
     fn extend(&mut self, side: Side, tail: Blocks) {
-        self.of(side).len += tail.len();
+        self.progress_of(side).len += tail.len();
         match self.runs.last_mut() {
             Some((last, blocks)) if *last == side => blocks.extend(tail),
             _ => {
-                self.of(side).runs += 1;
+                self.progress_of(side).runs += 1;
                 self.runs.push((side, tail));
             }
         }
@@ -456,7 +456,7 @@ impl Pending {
     /// Returns whether a run goes now.
     fn goes(&mut self, side: Side, len: usize, wanted: bool) -> bool {
         let flushed = self.flushed;
-        let progress = self.of(side);
+        let progress = self.progress_of(side);
         if flushed || wanted {
             return true;
         }
@@ -523,12 +523,15 @@ impl Flow {
         let coming = pieces.iter().map(Bytes::len).sum();
         let (mut tail, expected) = {
             let mut state = self.state();
-            (state.split_off_open(side), state.of(side).last.max(coming))
+            (
+                state.split_off_open(side),
+                state.progress_of(side).last.max(coming),
+            )
         };
         tail.append(pieces.iter().map(|piece| &**piece), expected);
         let mut state = self.state();
         state.extend(side, tail);
-        if state.of(side).wanted {
+        if state.progress_of(side).wanted {
             self.list(state);
         }
     }
@@ -551,7 +554,7 @@ impl Flow {
     /// Nothing more comes; `complete`: that was the server's word.
     fn end(self: &Arc<Self>, side: Side, complete: bool) {
         let mut state = self.state();
-        let progress = state.of(side);
+        let progress = state.progress_of(side);
         if std::mem::replace(&mut progress.ended, true) {
             return;
         }
@@ -564,7 +567,7 @@ impl Flow {
 
     fn want(self: &Arc<Self>, side: Side) {
         let mut state = self.state();
-        let progress = state.of(side);
+        let progress = state.progress_of(side);
         progress.wanted = true;
         progress.unasked = 0;
         if progress.len > 0 {
@@ -603,7 +606,7 @@ impl Flow {
         let mut state = self.state();
         state.listed = false;
         state.hurried = false;
-        let asked = Side::BOTH.map(|side| state.of(side).wanted);
+        let asked = Side::BOTH.map(|side| state.progress_of(side).wanted);
         let last = (state.runs.iter()).rposition(|(side, _)| state.flushed || asked[*side as usize]);
         let mut given = [0; 2];
         let mut kept: Vec<(Side, Blocks)> = Vec::new();
@@ -614,14 +617,14 @@ impl Flow {
                 match kept.last_mut() {
                     Some((before, joined)) if *before == side => {
                         joined.extend(blocks);
-                        state.of(side).runs -= 1;
+                        state.progress_of(side).runs -= 1;
                     }
                     _ => kept.push((side, blocks)),
                 }
                 continue;
             }
             given[number] += len;
-            state.of(side).runs -= 1;
+            state.progress_of(side).runs -= 1;
             let blocks = blocks.take().into_iter();
             told.extend(blocks.map(|block| (self.target, side.data(), Payload::Bytes(block))));
         }
@@ -629,7 +632,7 @@ impl Flow {
         state.flushed = false;
         for side in Side::BOTH {
             let len = given[side as usize];
-            let progress = state.of(side);
+            let progress = state.progress_of(side);
             if len > 0 {
                 progress.len -= len;
                 progress.wanted = false;
@@ -644,7 +647,7 @@ impl Flow {
     /// It is the end's turn.
     fn deliver_end(&self, side: Side, told: &mut Vec<Event>) {
         let mut state = self.state();
-        let progress = state.of(side);
+        let progress = state.progress_of(side);
         progress.end_due = true;
         self.tell_end(side, progress, told);
     }
@@ -721,7 +724,7 @@ impl Outlet {
             let written = tokio::select! {
                 biased;
                 written = self.written.recv() => written,
-                () = sink.closed() => None,
+                () = sink.wait_for_close() => None,
             };
             match written {
                 Some(Written::Data(data)) => {
@@ -735,7 +738,7 @@ impl Outlet {
                 }
                 Some(Written::End) => sink.finish().await,
                 Some(Written::Flush) => {
-                    let _ = sink.drained().await;
+                    let _ = sink.wait_until_sent().await;
                     self.emptied.notify_one();
                 }
                 None => break,

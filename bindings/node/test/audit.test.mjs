@@ -36,7 +36,7 @@ const node = (source, ...args) =>
 
 const directory = (dir) => join(dir, 'state', 'audit');
 
-function verified() {
+function verify() {
   const done = spawnSync(trunklineProgram, ['audit', 'verify', '--json'], { encoding: 'utf8' });
   assert.equal(done.status, 0, done.stdout + done.stderr);
   return JSON.parse(done.stdout);
@@ -71,7 +71,7 @@ for (const mode of ['on', 'strict']) {
     }
     assert.deepEqual(await Promise.all(ends), [[0, null], [0, null]]);
     spawnSync(trunklineProgram, ['stop', '--now']);
-    const verdict = verified();
+    const verdict = verify();
     assert.deepEqual([verdict.intact, verdict.first, verdict.unfinished], [true, 1, 0]);
     assert.ok(verdict.files > 2);
     const all = records(dir);
@@ -101,7 +101,7 @@ test('a program that is killed leaves a trail that can be verified', async (t) =
   await once(killed, 'exit');
   const next = node(WORKS, bed.ssh_config, '1');
   assert.deepEqual(await once(next, 'exit'), [0, null]);
-  assert.ok(verified().intact);
+  assert.ok(verify().intact);
   const numbers = records(dir).map((record) => record.number);
   assert.deepEqual(numbers, numbers.map((_, at) => at + 1));
 });
@@ -124,7 +124,7 @@ test('what a program of ssh2 does is recorded, and what it leaves open ends with
     JSON.stringify(host),
   );
   assert.deepEqual(await once(program, 'exit'), [0, null]);
-  assert.equal(verified().unfinished, 0);
+  assert.equal(verify().unfinished, 0);
   const ends = records(dir).filter((record) => record.event === 'end');
   const told = Object.fromEntries(ends.map((end) => [end.command, [end.execution, end.status ?? end.error]]));
   assert.deepEqual(told, {

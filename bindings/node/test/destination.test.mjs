@@ -16,7 +16,7 @@ import { Client, connect } from '../lib/index.mjs';
 import { all, also, ask, daemonPlace, ending, testbed, trunklineProgram } from './testbed.mjs';
 
 /** A connection to an alias of real servers' ssh_config. */
-async function connected(t, daemon, more = {}, ...args) {
+async function connectAlias(t, daemon, more = {}, ...args) {
   if (daemon) daemonPlace(t);
   const bed = await testbed(t, ...args);
   const connection = await connect('box1', { config: bed.ssh_config, daemon, ...more });
@@ -25,7 +25,7 @@ async function connected(t, daemon, more = {}, ...args) {
 }
 
 /** The output of `trunkline ls` about the daemon's connections. */
-function listed() {
+function list() {
   return JSON.parse(execFileSync(trunklineProgram, ['ls', '--json'], { encoding: 'utf8' }));
 }
 
@@ -56,7 +56,7 @@ for (const daemon of [false, true]) {
   const way = daemon ? 'the daemon' : 'this process';
 
   test(`an alias leads where ssh would go: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const result = await connection.run('cat; echo err >&2; exit 2', { input: 'hello' });
     assert.deepEqual(result, { code: 2, signal: undefined, stdout: 'hello', stderr: 'err\n' });
     const killed = await connection.run('kill -TERM $$');
@@ -68,14 +68,14 @@ for (const daemon of [false, true]) {
   });
 
   test(`a million lines arrive whole: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const { stdout } = await connection.run('seq 1 1000000', { encoding: 'buffer' });
     assert.equal(stdout.length, 6_888_896);
     assert.ok(stdout.toString().endsWith('\n999999\n1000000\n'));
   });
 
   test(`terminals pass, and variables that the server does not take are not an error: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const { stdout } = await connection.run('stty size', { pty: { rows: 33, cols: 101 } });
     assert.equal(stdout.trim(), '33 101');
     // sshd's own configuration takes LC_ variables only where AcceptEnv names them.
@@ -84,7 +84,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`tunnels lead to ports and sockets of the server: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const dir = mkdtempSync(join(tmpdir(), 'tl-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));
     const path = join(dir, 'echo');
@@ -111,7 +111,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`what the server's side has ended can still be written to: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const dir = mkdtempSync(join(tmpdir(), 'tl-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));
     // Says its part first and hears the other's afterwards.
@@ -145,7 +145,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`one who takes no more of a tunnel leaves nothing behind: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const dir = mkdtempSync(join(tmpdir(), 'tl-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));
     const chatter = createServer({ allowHalfOpen: true }, (socket) => {
@@ -168,7 +168,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`files are read: over ${way}`, async (t) => {
-    const { connection, bed } = await connected(t, daemon);
+    const { connection, bed } = await connectAlias(t, daemon);
     const sftp = await connection.sftp();
     const content = await ask(sftp, 'readFile', bed.ssh_config);
     assert.match(content.toString(), /box1/);
@@ -176,7 +176,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`a stream that is closed ends its command, and a client that is closed its streams: over ${way}`, async (t) => {
-    const { connection, bed } = await connected(t, daemon);
+    const { connection, bed } = await connectAlias(t, daemon);
     const first = connection.stream('echo $$; exec sleep 1000');
     first.on('error', () => {});
     const pid = Number((await once(first, 'data'))[0]);
@@ -199,7 +199,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`clients of a port of the server are taken and refused, in either direction to its end: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const { client } = connection;
     const port = await ask(client, 'forwardIn', '127.0.0.1', 0);
     const arrived = [];
@@ -246,7 +246,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`clients of a socket of the server come in, until the client has gone: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const { client } = connection;
     const dir = mkdtempSync(join(tmpdir(), 'tl-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));
@@ -280,7 +280,7 @@ for (const daemon of [false, true]) {
 
   test(`keys are exchanged anew when the program says so: over ${way}`, async (t) => {
     const verbose = ['--config', 'Match all', '--config', 'LogLevel DEBUG'];
-    const { connection, bed } = await connected(t, daemon, {}, ...verbose);
+    const { connection, bed } = await connectAlias(t, daemon, {}, ...verbose);
     const exchanges = () => readFileSync(bed.hosts[0].log, 'utf8').match(/SSH2_MSG_KEXINIT received/g)?.length ?? 0;
     const before = exchanges();
     await new Promise((resolve) => connection.client.rekey(resolve));
@@ -289,7 +289,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`what cannot be reached is an error with words: over ${way}`, async (t) => {
-    const { bed } = await connected(t, daemon);
+    const { bed } = await connectAlias(t, daemon);
     const refused = connect('box1', { config: bed.ssh_config, daemon, options: { Port: 1 } });
     await assert.rejects(refused, { level: 'client-socket', execution: 'did not start' });
     const stranger = connect('box1', { config: bed.ssh_config, daemon, options: { UserKnownHostsFile: '/dev/null' } });
@@ -299,7 +299,7 @@ for (const daemon of [false, true]) {
   });
 
   test(`a connection that is lost ends its client and streams: over ${way}`, async (t) => {
-    const { connection } = await connected(t, daemon);
+    const { connection } = await connectAlias(t, daemon);
     const error = await all(connection.stream('echo x; kill -KILL $PPID; sleep 1000')).catch((error) => error);
     assert.equal(error.execution, 'may have started');
     await connection.closed;
@@ -308,7 +308,7 @@ for (const daemon of [false, true]) {
 }
 
 test('workers share the daemon\'s connection', async (t) => {
-  const { bed } = await connected(t, true);
+  const { bed } = await connectAlias(t, true);
   const index = fileURLToPath(new URL('../lib/index.js', import.meta.url));
   const source = `
     const { parentPort, workerData } = require('node:worker_threads');
@@ -322,7 +322,7 @@ test('workers share the daemon\'s connection', async (t) => {
   );
   const from = await Promise.all(workers.map(async (worker) => (await once(worker, 'message'))[0]));
   assert.equal(new Set(from).size, 1, from.join(' '));
-  const [host] = listed();
+  const [host] = list();
   assert.equal(host.connections.length, 1);
   await Promise.all(workers.map((worker) => worker.terminate()));
 });

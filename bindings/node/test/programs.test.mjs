@@ -19,7 +19,7 @@ import { config, servers } from './testbed.mjs';
 const require = createRequire(import.meta.url);
 
 /** A package, loaded anew on an implementation of ssh2. */
-function loaded(name, ssh2) {
+function loadOn(name, ssh2) {
   for (const file of Object.keys(require.cache)) if (file.includes(`${sep}node_modules${sep}${name}${sep}`)) delete require.cache[file];
   const load = Module._load;
   Module._load = (request, ...more) => (request === 'ssh2' ? ssh2 : load(request, ...more));
@@ -31,7 +31,7 @@ function loaded(name, ssh2) {
 }
 
 /** Reads what a port says. */
-async function said(port) {
+async function readPort(port) {
   let text = '';
   for await (const chunk of connect(port, '127.0.0.1')) text += chunk;
   return text;
@@ -85,7 +85,7 @@ const PROGRAMS = {
   },
   'tunnel-ssh': async ({ createTunnel }, ssh, { port }) => {
     const [server, client] = await createTunnel({ autoClose: true }, {}, ssh, { dstAddr: '127.0.0.1', dstPort: port });
-    const saw = [await said(server.address().port), await said(server.address().port)];
+    const saw = [await readPort(server.address().port), await readPort(server.address().port)];
     const closed = once(server, 'close');
     client.end();
     await closed;
@@ -105,7 +105,7 @@ const PROGRAMS = {
     saw.push(text, String(await sftp.readFile(join(directory, 'file'))), (await sftp.readdir(directory)).map(({ filename }) => filename));
     saw.push((await sftp.getStat?.(join(directory, 'file')))?.size, (await sftp.stat(join(directory, 'none')).catch((error) => error)).message);
     const tunnel = await made.addTunnel({ remoteAddr: '127.0.0.1', remotePort: port });
-    saw.push(await said(tunnel.localPort));
+    saw.push(await readPort(tunnel.localPort));
     await made.close();
     return saw;
   },
@@ -245,7 +245,7 @@ for (const [name, program] of Object.entries(PROGRAMS)) {
         }
       }
       const around = { directory, port: speaker.address().port, ssh2: { ...ssh2, Client }, database };
-      saw.push(await program(loaded(name, around.ssh2), { ...config(host), privateKey: readFileSync(host.key, 'utf8') }, around));
+      saw.push(await program(loadOn(name, around.ssh2), { ...config(host), privateKey: readFileSync(host.key, 'utf8') }, around));
       assert.ok(clients > 0, 'the package has another ssh2');
     }
     assert.deepEqual(saw[1], saw[0]);

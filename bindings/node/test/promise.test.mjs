@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import trunkline, { connect } from '../lib/index.mjs';
 import { all, also, config, servers } from './testbed.mjs';
 
-async function connected(t) {
+async function connectTo(t) {
   const [host] = await servers(t);
   const connection = await connect(config(host));
   also(connection.client);
@@ -14,7 +14,7 @@ async function connected(t) {
 }
 
 test('a command runs to its end', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   const result = await connection.run('cat; echo err >&2; exit 2', { input: 'hello' });
   assert.deepEqual(result, { code: 2, signal: undefined, stdout: 'hello', stderr: 'err\n' });
   const binary = await connection.run('printf "\\377"', { encoding: 'buffer' });
@@ -22,7 +22,7 @@ test('a command runs to its end', async (t) => {
 });
 
 test('a checked command that fails is an error with its output', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   const error = await connection.run('echo why >&2; exit 9', { check: true }).catch((error) => error);
   assert.equal(error.code, 'ERR_EXIT');
   assert.match(error.message, /status 9: why/);
@@ -30,7 +30,7 @@ test('a checked command that fails is an error with its output', async (t) => {
 });
 
 test('output is read as it comes, and leaving the loop ends the command', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   let lines = 0;
   const stream = connection.stream('while :; do echo line; done');
   for await (const chunk of stream) {
@@ -44,7 +44,7 @@ test('output is read as it comes, and leaving the loop ends the command', async 
 });
 
 test('output that is cut off is an error behind what came', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   let seen = '';
   const loop = (async () => {
     for await (const chunk of connection.stream('echo started; sleep 0.2; kill -KILL $PPID; sleep 1000')) seen += chunk;
@@ -56,14 +56,14 @@ test('output that is cut off is an error behind what came', async (t) => {
 });
 
 test('a command that is refused is an error of its stream', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   await connection.close();
   assert.throws(() => connection.stream('true'), /Not connected/);
   await assert.rejects(connection.run('true'), /Not connected/);
 });
 
 test('tunnels are promised', async (t) => {
-  const { connection } = await connected(t);
+  const { connection } = await connectTo(t);
   const server = createServer((socket) => socket.end('hello')).listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address();

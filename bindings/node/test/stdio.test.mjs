@@ -34,7 +34,7 @@ function start(ssh, command, stdio) {
 }
 
 /** The end of a command. */
-async function ended(ssh, command, stdio) {
+async function waitForEnd(ssh, command, stdio) {
   const { stream, closed } = await start(ssh, command, stdio);
   stream.on('data', (chunk) => assert.fail(`JavaScript got ${chunk}`));
   const args = await closed;
@@ -58,7 +58,7 @@ for (const [name, connected] of Object.entries(ways)) {
     const [from, to, errors] = ['in', 'out', 'err'].map((file) => join(dir, file));
     writeFileSync(from, 'from a file\n');
     const fds = [openSync(from, 'r'), openSync(to, 'w'), openSync(errors, 'w')];
-    const end = ended(ssh, 'cat; echo to another >&2; exit 5', fds);
+    const end = waitForEnd(ssh, 'cat; echo to another >&2; exit 5', fds);
     for (const fd of fds) closeSync(fd);
     assert.deepEqual(await end, [5]);
     assert.equal(readFileSync(to, 'utf8'), 'from a file\n');
@@ -70,7 +70,7 @@ for (const [name, connected] of Object.entries(ways)) {
     const dir = directory(t);
     const file = join(dir, 'log');
     for (const text of ['one', 'two']) {
-      await ended(ssh, `echo ${text}`, ['ignore', file, 'ignore']);
+      await waitForEnd(ssh, `echo ${text}`, ['ignore', file, 'ignore']);
     }
     assert.equal(readFileSync(file, 'utf8'), 'one\ntwo\n');
     assert.equal(statSync(file).mode & 0o777, 0o600);
@@ -80,7 +80,7 @@ for (const [name, connected] of Object.entries(ways)) {
     await once(server, 'listening');
     t.after(() => server.close());
     const taken = once(server, 'connection').then(([connection]) => all(connection));
-    await ended(ssh, 'seq 1 100000', ['ignore', socket]);
+    await waitForEnd(ssh, 'seq 1 100000', ['ignore', socket]);
     assert.equal((await taken).length, 588_895);
 
     const error = await start(ssh, 'true', ['ignore', join(dir, 'no', 'directory')]).catch((error) => error);
@@ -154,7 +154,7 @@ test('streams that are closed leave no descriptor behind, taken or not', async (
   const { client: ssh } = await client(t, {}, '--config', 'MaxSessions 100');
   const dir = directory(t);
   const descriptors = () => readdirSync('/proc/self/fd').length;
-  await ended(ssh, 'true', ['ignore', `unix:${join(dir, 'first')}`]);
+  await waitForEnd(ssh, 'true', ['ignore', `unix:${join(dir, 'first')}`]);
   const before = descriptors();
   for (let n = 0; n < 20; n += 1) {
     const path = join(dir, `${n}`);

@@ -14,7 +14,7 @@ import native from '../lib/native.js';
 import { all, ask, client, config, ending, fresh, servers, testbed } from './testbed.mjs';
 
 /** Waits until something is so, a minute at most. */
-async function until(what, holds) {
+async function waitUntil(what, holds) {
   const patience = Date.now() + 60_000;
   while (!holds()) {
     assert.ok(Date.now() < patience, what);
@@ -112,7 +112,7 @@ test('thousands of clients that wait for a server are closed at once and leave n
   await Promise.all(closed);
   assert.deepEqual(hub.held(), [0, 0]);
   // The server's ends, which are this process's too, go when it has noticed.
-  await until('the server has noticed', () => sockets.size === 0);
+  await waitUntil('the server has noticed', () => sockets.size === 0);
   assert.ok(descriptors() <= before + 8, `${before} descriptors became ${descriptors()}`);
 });
 
@@ -243,7 +243,7 @@ test('a callback or a handler of a stream that throws leaves nothing behind', as
     assert.deepEqual(await closed[0], [3]);
   }
   // What a last handler throws is thrown behind it.
-  await until('every handler has thrown', () => thrown.length >= 5);
+  await waitUntil('every handler has thrown', () => thrown.length >= 5);
   assert.deepEqual(thrown, ['opened', 'data', 'end', 'exit', 'close']);
   const closed = ending(ssh);
   ssh.end();
@@ -270,7 +270,7 @@ test('a thousand clients with streams, open or still waiting, are closed at once
     return stream.failure;
   }));
   // A server takes ten sessions on each connection, and a host gets no more than sixteen of those. The others wait.
-  await until('a hundred streams are open', () => said >= 100);
+  await waitUntil('a hundred streams are open', () => said >= 100);
   assert.deepEqual(hub.held(), [1000, 1000]);
   const sftps = Promise.allSettled(clients.map((ssh) => ask(ssh, 'sftp').then((sftp) => once(sftp, 'close'))));
   const closed = clients.map(ending);
@@ -340,7 +340,7 @@ test('workers have streams of their own, and can be terminated with them', async
     await Promise.all(workers.map((worker) => (round === 2 ? once(worker, 'exit') : worker.terminate())));
   }
   // Their connections are closed behind them.
-  await until('the connections of workers are closed', () => descriptors() <= before + 4);
+  await waitUntil('the connections of workers are closed', () => descriptors() <= before + 4);
   // The main thread's part of the engine is as it was.
   assert.equal((await all(await ask(ssh, 'exec', 'echo here'))).toString(), 'here\n');
 });
@@ -375,5 +375,5 @@ test('workers that end in the middle of a stream leave nothing behind', async (t
   for (let round = 0; round < 8; round += 1) {
     await Promise.all([true, false, true, false, true, false].map(cutShort));
   }
-  await until('nothing of the workers is left', () => native.alive().every((count, at) => count <= before[at]));
+  await waitUntil('nothing of the workers is left', () => native.alive().every((count, at) => count <= before[at]));
 });

@@ -29,7 +29,7 @@ impl Course {
     pub(crate) async fn turn(&self) -> Turn {
         loop {
             let waits = self.waits.notified();
-            if let Some((turn, _)) = &*self.asked() {
+            if let Some((turn, _)) = &*self.lock_question() {
                 return turn.clone();
             }
             waits.await;
@@ -43,7 +43,7 @@ impl Course {
 
     /// Answers the present question.
     pub(crate) fn answer(&self, attempt: Attempt) -> PyResult<()> {
-        match self.asked().take() {
+        match self.lock_question().take() {
             Some((_, reply)) => {
                 // A connection that has ended meanwhile says so by itself.
                 let _ = reply.send(attempt);
@@ -55,7 +55,7 @@ impl Course {
         }
     }
 
-    fn asked(&self) -> std::sync::MutexGuard<'_, Option<(Turn, oneshot::Sender<Attempt>)>> {
+    fn lock_question(&self) -> std::sync::MutexGuard<'_, Option<(Turn, oneshot::Sender<Attempt>)>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,12 +63,12 @@ impl Course {
 impl Authenticator for Course {
     fn next<'a>(&'a self, _login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a> {
         let (reply, answer) = oneshot::channel();
-        *self.asked() = Some(((methods.map(<[String]>::to_vec), partial), reply));
+        *self.lock_question() = Some(((methods.map(<[String]>::to_vec), partial), reply));
         self.waits.notify_waiters();
         Box::pin(async move { answer.await.ok() })
     }
 
-    fn agreed(&self, _login: u32, agreement: Agreement) {
+    fn note_agreement(&self, _login: u32, agreement: Agreement) {
         let _ = self.agreement.set(agreement);
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn closed(what: &str) -> Self {
+    pub(crate) fn closed_locally(what: &str) -> Self {
         trunkline_embed::Failure::closed_locally(what).into()
     }
 
@@ -130,16 +130,16 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         address,
         words,
     );
-    made(py, arguments)
+    make_exception(py, arguments)
 }
 
 /// The exception for what a child made by fork has of its parent.
-pub(crate) fn forked(py: Python<'_>) -> PyErr {
+pub(crate) fn forked_error(py: Python<'_>) -> PyErr {
     let message = "this belongs to the parent process: connect again in a child made by fork".to_owned();
     let nothing = || PyBytes::new(py, b"");
     let did_not_start = Execution::DidNotStart.as_str();
     let allowed = (Vec::new(), false);
-    made(
+    make_exception(
         py,
         (
             "fork",
@@ -172,7 +172,7 @@ type Arguments<'py> = (
     Option<String>,
 );
 
-fn made<'py>(py: Python<'py>, arguments: Arguments<'py>) -> PyErr {
+fn make_exception<'py>(py: Python<'py>, arguments: Arguments<'py>) -> PyErr {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let make = match MAKE.import(py, "trunkline._errors", "from_native") {
         Ok(make) => make,

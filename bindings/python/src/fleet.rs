@@ -15,7 +15,7 @@ use crate::data::{Data, duration};
 use crate::error::Failure;
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
-use crate::session::told;
+use crate::session::status_for_python;
 use job::{Cancel, FleetRan};
 
 /// The time that the fleet's program may take to notice that a job is to end.
@@ -118,7 +118,7 @@ impl FleetJob {
             let (stdout, stderr) = (Data::from(ran.stdout), Data::from(ran.stderr));
             match ran.outcome {
                 Ok(status) => {
-                    let (code, signal) = told(&status);
+                    let (code, signal) = status_for_python(&status);
                     Ok((code, signal, stdout, stderr))
                 }
                 Err(failure) => {

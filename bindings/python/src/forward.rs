@@ -75,7 +75,7 @@ impl Forward {
         }
     }
 
-    fn with<T: Default>(&self, look: impl FnOnce(&Forwarding) -> T) -> PyResult<T> {
+    fn look_at<T: Default>(&self, look: impl FnOnce(&Forwarding) -> T) -> PyResult<T> {
         let handle = self.inner.get()?.1.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(handle.as_ref().map(look).unwrap_or_default())
     }
@@ -85,7 +85,7 @@ impl Forward {
 impl Forward {
     /// Returns the place where it can be reached: the address, if there is one, and the port; or the path.
     fn listening(&self) -> PyResult<Vec<(Option<String>, Option<u16>)>> {
-        self.with(|handle| {
+        self.look_at(|handle| {
             let told = |listen| match listen {
                 Listen::Tcp { host, port } => (host, Some(port)),
                 Listen::Socket(path) => (Some(path.to_string_lossy().into_owned()), None),
@@ -96,7 +96,7 @@ impl Forward {
 
     /// Clients that came, that are served, that were sent away; bytes to the server and from it.
     fn counters(&self) -> PyResult<(u64, u64, u64, u64, u64)> {
-        self.with(|handle| {
+        self.look_at(|handle| {
             let counters = handle.counters();
             (
                 counters.accepted,

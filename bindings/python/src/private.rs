@@ -210,7 +210,7 @@ impl PrivateHost {
         let held = held.clone();
         Ok(Operation::new(process, async move {
             if !held.connection.is_open() {
-                return Err(held.connection.ended().await.into());
+                return Err(held.connection.wait_for_end().await.into());
             }
             work.await
         }))
@@ -250,7 +250,7 @@ impl PrivateHost {
         let _context = process.runtime.enter();
         login = match over {
             None => login,
-            Some(Over::Channel(session)) => login.over(session.get().take_stream()?),
+            Some(Over::Channel(session)) => login.with_stream(session.get().take_stream()?),
             Some(Over::Socket(socket)) => socket.get().receive(login)?,
         };
         let (host, way) = process
@@ -258,7 +258,7 @@ impl PrivateHost {
             .and_then(|engine| {
                 let interaction = crate::prompt::interaction(ask, together);
                 let host = engine.private_host(config, login, &interaction)?;
-                Ok((host.clone(), Way::to(host, engine)))
+                Ok((host.clone(), Way::to_host(host, engine)))
             })
             .map_err(|error| crate::error::exception(py, error.into()))?;
         let connection = host.hold();
@@ -454,9 +454,9 @@ impl Handover {
         let family = sockopt::socket_domain(&socket).map_err(std::io::Error::from)?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(std::io::Error::from)?;
         Ok(if family == AddressFamily::UNIX {
-            login.over(tokio::net::UnixStream::from_std(socket.into())?)
+            login.with_stream(tokio::net::UnixStream::from_std(socket.into())?)
         } else {
-            login.over(tokio::net::TcpStream::from_std(socket.into())?)
+            login.with_stream(tokio::net::TcpStream::from_std(socket.into())?)
         })
     }
 

@@ -128,13 +128,13 @@ impl Engine {
         let (process, apart) = self.inner.get()?;
         match apart {
             Some(engine) => Ok(engine),
-            None => made(process),
+            None => engine_of(process),
         }
     }
 }
 
 /// The process's own engine, for Python.
-fn made(process: &Process) -> PyResult<&ProgramEngine> {
+fn engine_of(process: &Process) -> PyResult<&ProgramEngine> {
     process
         .engine()
         .map_err(|failure| Python::attach(|py| error::exception(py, failure.into())))
@@ -156,7 +156,7 @@ impl Engine {
         let process = Process::current(py)?;
         let engine = {
             let _context = process.runtime.enter();
-            made(&process)?.apart(Some(connections))
+            engine_of(&process)?.isolate(Some(connections))
         };
         Ok(Self {
             inner: OfProcess::new((process, Some(engine))),
@@ -209,14 +209,14 @@ impl<T> OfProcess<T> {
     /// # Errors
     /// `ForkError` in a child of its process.
     pub(crate) fn get(&self) -> Result<&T, PyErr> {
-        self.here().ok_or_else(|| Python::attach(error::forked))
+        self.here().ok_or_else(|| Python::attach(error::forked_error))
     }
 
     pub(crate) fn take(mut self) -> Result<T, PyErr> {
         self.get()?;
         match self.value.take() {
             Some(value) => Ok(value),
-            None => Err(Python::attach(error::forked)),
+            None => Err(Python::attach(error::forked_error)),
         }
     }
 }

@@ -27,7 +27,7 @@ impl Prompter for Callable {
         let place = Place::Function(callable.as_ptr() as usize);
         Box::pin(async move {
             // Hosts that are connected to at the same time ask through one callable: it asks one person.
-            let _turn = Turn::at(place).await;
+            let _turn = Turn::wait_for(place).await;
             // Python may block: on the GIL, or because it asks a person.
             let answered = tokio::task::spawn_blocking(move || {
                 Python::attach(|py| {

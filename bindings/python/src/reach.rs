@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::forward::{Address, Forward};
 use crate::operation::Operation;
 use crate::process::{Engine, OfProcess, Process};
-use crate::session::{Session, told};
+use crate::session::{Session, status_for_python};
 use crate::sftp::{Copying, Sftp};
 
 /// The surroundings in which destinations are understood: environment, working directory, umask. Many hosts share one.
@@ -156,7 +156,7 @@ impl Host {
             let (stdout, stderr) = (Data::from(ran.stdout), Data::from(ran.stderr));
             match ran.outcome {
                 Ok(status) => {
-                    let (code, signal) = told(&status);
+                    let (code, signal) = status_for_python(&status);
                     Ok((code, signal, stdout, stderr))
                 }
                 Err(failure) => Err(Failure::from(failure).with_output(stdout.into_vec(), stderr.into_vec())),
@@ -197,11 +197,11 @@ impl Host {
             let way = reach.way().await?;
             if let Some(host) = way.host() {
                 let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
-                return crate::sftp::copied(sources, target, upload, options, there, Some(way)).await;
+                return crate::sftp::copy_files(sources, target, upload, options, there, Some(way)).await;
             }
             let sftp = way.sftp().await?;
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
-            crate::sftp::copied(sources, target, upload, options, there, None).await
+            crate::sftp::copy_files(sources, target, upload, options, there, None).await
         }))
     }
 
@@ -216,7 +216,7 @@ impl Host {
             let way = match shared.host() {
                 Some(_) => shared,
                 None => {
-                    unshared = Way::through(&reach.destination, reach.engine().await?).await?;
+                    unshared = Way::through_engine(&reach.destination, reach.engine().await?).await?;
                     &unshared
                 }
             };

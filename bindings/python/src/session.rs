@@ -22,7 +22,7 @@ use crate::process::{OfProcess, Process};
 pub(crate) type Status = (u32, Option<String>);
 
 /// As Python is told of it.
-pub(crate) fn told(status: &ExitStatus) -> Status {
+pub(crate) fn status_for_python(status: &ExitStatus) -> Status {
     let signal = match status {
         ExitStatus::Signaled { signal, .. } => Some(signal.clone()),
         ExitStatus::Exited(_) | ExitStatus::Unknown => None,
@@ -52,15 +52,15 @@ async fn either(one: &mut Stream, two: &mut Stream) -> (u8, Data) {
 }
 
 /// Waits for the end: status and signal.
-async fn ended(end: &Mutex<End>) -> Result<Status, Failure> {
-    Ok(told(&end.lock().await.wait().await?))
+async fn wait_for_end(end: &Mutex<End>) -> Result<Status, Failure> {
+    Ok(status_for_python(&end.lock().await.wait().await?))
 }
 
 /// The size of one write if it has a time limit.
 const PIECE: usize = 256 * 1024;
 
 /// Returns the result of `work` within `limit`.
-async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+async fn limit_time<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     match limit {
         Some(limit) => tokio::time::timeout(limit, work).await.ok(),
         None => Some(work.await),
@@ -73,13 +73,13 @@ async fn write_some(
     data: Vec<u8>,
     limit: Option<Duration>,
 ) -> io::Result<Option<usize>> {
-    let Some(mut stdin) = within(limit, turn).await else {
+    let Some(mut stdin) = limit_time(limit, turn).await else {
         return Ok(None);
     };
     // What the window has now is known whatever the limit is.
     let mut room = stdin.window(false).await?;
     if room == 0 {
-        match within(limit, stdin.window(true)).await {
+        match limit_time(limit, stdin.window(true)).await {
             Some(found) => room = found?,
             None => return Ok(None),
         }
@@ -90,7 +90,7 @@ async fn write_some(
     let len = piece.len();
     stdin.send(piece).await?;
     // One that ends meanwhile has had its chance to read.
-    let _ = within(limit, stdin.drained()).await;
+    let _ = limit_time(limit, stdin.wait_until_sent()).await;
     Ok(Some(len))
 }
 
@@ -144,13 +144,13 @@ impl Session {
         } = session;
         let stdin = match stdin {
             Input::Program(writer) => writer,
-            Input::Routed(_) => Writer::ended(),
+            Input::Routed(_) => Writer::at_end(),
         };
         let reader = |output| match output {
             Output::Program(reader) => reader,
-            Output::Routed(_) => Reader::ended(),
+            Output::Routed(_) => Reader::at_end(),
         };
-        Self::of(process, stdin, [reader(stdout), reader(stderr)], control, end)
+        Self::from_parts(process, stdin, [reader(stdout), reader(stderr)], control, end)
     }
 
     /// A tunnel, which has no standard error.
@@ -161,10 +161,16 @@ impl Session {
             control,
             end,
         } = tunnel;
-        Self::of(process, writer, [reader, Reader::ended()], control, end)
+        Self::from_parts(process, writer, [reader, Reader::at_end()], control, end)
     }
 
-    fn of(process: Arc<Process>, stdin: Writer, outputs: [Reader; 2], control: Control, end: End) -> Self {
+    fn from_parts(
+        process: Arc<Process>,
+        stdin: Writer,
+        outputs: [Reader; 2],
+        control: Control,
+        end: End,
+    ) -> Self {
         let [stdout, stderr] = outputs;
         let shared = Shared {
             stdin: Arc::new(Mutex::new(stdin)),
@@ -188,9 +194,9 @@ impl Session {
         let unusable = || PyValueError::new_err("a channel to connect over must be open, and used by nobody");
         let mut stdin = shared.stdin.try_lock().map_err(|_| unusable())?;
         let mut stdout = shared.stdout.try_lock().map_err(|_| unusable())?;
-        let writer = std::mem::replace(&mut *stdin, Writer::ended());
-        let reader = std::mem::replace(&mut stdout.reader, Reader::ended());
-        trunkline_embed::joined(reader, writer).ok_or_else(unusable)
+        let writer = std::mem::replace(&mut *stdin, Writer::at_end());
+        let reader = std::mem::replace(&mut stdout.reader, Reader::at_end());
+        trunkline_embed::join(reader, writer).ok_or_else(unusable)
     }
 }
 
@@ -201,7 +207,7 @@ impl Session {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
-            Ok(shared.end.lock().await.started().await?)
+            Ok(shared.end.lock().await.wait_for_start().await?)
         }))
     }
 
@@ -223,7 +229,7 @@ impl Session {
                 let data = gather(&mut reader).await;
                 if data.len() == 0 && !reader.reader.is_complete().await {
                     drop(reader);
-                    ended(&shared.end).await?;
+                    wait_for_end(&shared.end).await?;
                 }
                 Ok(data)
             };
@@ -246,7 +252,7 @@ impl Session {
                 let (stream, data) = either(&mut stdout, &mut stderr).await;
                 if data.len() == 0 && !stdout.reader.is_complete().await {
                     drop((stdout, stderr));
-                    ended(&shared.end).await?;
+                    wait_for_end(&shared.end).await?;
                 }
                 Ok((stream, data))
             };
@@ -268,15 +274,15 @@ impl Session {
             let mut stdin = turn.await;
             let mut sent = Ok(());
             if through {
-                sent = stdin.drained().await;
+                sent = stdin.wait_until_sent().await;
             }
             if sent.is_ok() {
                 sent = stdin.send(data.into()).await;
             }
             if through && sent.is_ok() {
-                let _ = stdin.drained().await;
+                let _ = stdin.wait_until_sent().await;
             }
-            sent.map_err(|_| Failure::closed("command's standard input"))
+            sent.map_err(|_| Failure::closed_locally("command's standard input"))
         }))
     }
 
@@ -288,7 +294,7 @@ impl Session {
         let (turn, limit) = (turn(&shared.stdin), duration(limit)?);
         Ok(Operation::new(process, async move {
             let written = write_some(turn, data, limit).await;
-            written.map_err(|_| Failure::closed("command's standard input"))
+            written.map_err(|_| Failure::closed_locally("command's standard input"))
         }))
     }
 
@@ -301,7 +307,7 @@ impl Session {
                 Ok(stdin) => stdin.window(false).await,
                 Err(_) => Ok(0),
             };
-            window.map_err(|_| Failure::closed("command's standard input"))
+            window.map_err(|_| Failure::closed_locally("command's standard input"))
         }))
     }
 
@@ -322,7 +328,7 @@ impl Session {
         let shared = shared.clone();
         let limit = duration(limit)?;
         Ok(Operation::new(process, async move {
-            let wait = ended(&shared.end);
+            let wait = wait_for_end(&shared.end);
             match limit {
                 Some(limit) => tokio::time::timeout(limit, wait).await.ok().transpose(),
                 None => wait.await.map(Some),
@@ -339,7 +345,7 @@ impl Session {
         let limit = duration(limit)?;
         Ok(Operation::new(process, async move {
             let exited = async {
-                let status = shared.end.lock().await.exited().await?;
+                let status = shared.end.lock().await.wait_for_exit().await?;
                 Ok::<_, Failure>(match status {
                     ExitStatus::Exited(code) => i64::from(code),
                     ExitStatus::Signaled { .. } | ExitStatus::Unknown => -1,
@@ -382,9 +388,9 @@ impl Session {
                 let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
                 tokio::join!(stdout.gather_all(), stderr.gather_all());
                 drop((stdout, stderr));
-                ended(&shared.end).await
+                wait_for_end(&shared.end).await
             };
-            within(limit, whole).await.transpose()
+            limit_time(limit, whole).await.transpose()
         }))
     }
 

@@ -96,13 +96,13 @@ impl Sftp {
             } else {
                 sftp.lstat(path).await
             };
-            attributes.map(|attributes| told(&attributes))
+            attributes.map(|attributes| attributes_for_python(&attributes))
         })
     }
 
     /// Sets what is not `None`; user and group, and both times, belong together.
     fn setstat(&self, path: Vec<u8>, attributes: Attributes) -> PyResult<Operation> {
-        self.operation(|sftp| async move { sftp.setstat(path, wanted(attributes)).await })
+        self.operation(|sftp| async move { sftp.setstat(path, attributes_from_python(attributes)).await })
     }
 
     fn remove(&self, path: Vec<u8>) -> PyResult<Operation> {
@@ -165,7 +165,11 @@ impl Sftp {
             let mut entries: Vec<(Data, Attributes, Data)> = Vec::new();
             while let Some(entry) = listing.next().await {
                 let entry = entry?;
-                entries.push((entry.path.into(), told(&entry.attributes), entry.longname.into()));
+                entries.push((
+                    entry.path.into(),
+                    attributes_for_python(&entry.attributes),
+                    entry.longname.into(),
+                ));
             }
             Ok(entries)
         })
@@ -183,7 +187,7 @@ impl Sftp {
         let sftp = sftp.clone();
         Ok(Operation::new(process, async move {
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
-            copied(sources, target, upload, options, there, None).await
+            copy_files(sources, target, upload, options, there, None).await
         }))
     }
 }
@@ -206,7 +210,7 @@ type Copied = (u64, u64, u64, Vec<(Data, String, Option<i32>)>);
 
 /// Copies to (`upload`) or from a server, whose paths `there` places, and which `way` reaches where the copy makes sessions of
 /// its own. What concerns one file ends no other's copy.
-pub(crate) async fn copied(
+pub(crate) async fn copy_files(
     sources: Vec<Vec<u8>>,
     target: Vec<u8>,
     upload: bool,
@@ -252,7 +256,7 @@ pub(crate) async fn copied(
     Ok((summary.files, summary.bytes, summary.skipped, failures))
 }
 
-fn told(attributes: &FileAttributes) -> Attributes {
+fn attributes_for_python(attributes: &FileAttributes) -> Attributes {
     let FileAttributes {
         size,
         owner,
@@ -270,7 +274,7 @@ fn told(attributes: &FileAttributes) -> Attributes {
     )
 }
 
-fn wanted((size, uid, gid, mode, accessed, modified): Attributes) -> FileAttributes {
+fn attributes_from_python((size, uid, gid, mode, accessed, modified): Attributes) -> FileAttributes {
     FileAttributes {
         size,
         owner: uid.zip(gid).map(|(uid, gid)| Owner { uid, gid }),
@@ -304,7 +308,7 @@ impl RemoteFile {
         let turn = turn(file);
         Ok(Operation::new(process, async move {
             let mut file = turn.await;
-            work(file.as_mut().ok_or_else(|| Failure::closed("file"))?).await
+            work(file.as_mut().ok_or_else(|| Failure::closed_locally("file"))?).await
         }))
     }
 }
@@ -376,7 +380,7 @@ impl RemoteFile {
     }
 
     fn stat(&self) -> PyResult<Operation> {
-        self.operation(|file| async move { Ok(told(&file.stat().await?)) }.boxed())
+        self.operation(|file| async move { Ok(attributes_for_python(&file.stat().await?)) }.boxed())
     }
 
     /// Of the open file, whatever has its name by now.
@@ -384,7 +388,7 @@ impl RemoteFile {
         self.operation(move |file| {
             async move {
                 file.flush().await?;
-                Ok(file.setstat(wanted(attributes)).await?)
+                Ok(file.setstat(attributes_from_python(attributes)).await?)
             }
             .boxed()
         })

@@ -157,11 +157,11 @@ def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 def remove_directory(directory: Path) -> None:
     """Removes a directory of which a daemon that is ending may be removing files, too."""
 
-    def failed(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+    def on_failure(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
-    shutil.rmtree(directory, onerror=failed)
+    shutil.rmtree(directory, onerror=on_failure)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import trunkline
 from conftest import Testbed
 
 
-def listed() -> list[str]:
+def list_keys() -> list[str]:
     done = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True)
     return [line for line in done.stdout.splitlines() if line.startswith("ssh-")]
 
@@ -20,7 +20,7 @@ def test_a_key_that_is_in_no_file_leads_in(ssh_agent: Path, testbed: Testbed, tm
     private = Path(about["key"]).read_text()
     line = trunkline.add_to_agent(private)
     assert trunkline.add_to_agent(private.encode(), agent=ssh_agent) == line
-    assert listed() == [line]
+    assert list_keys() == [line]
     (tmp_path / "key.pub").write_text(line)
     with trunkline.connect(
         about["address"],
@@ -60,9 +60,9 @@ def test_a_passphrase_opens_the_key(ssh_agent: Path, tmp_path: Path) -> None:
     for passphrase in (None, "wrong"):
         with pytest.raises(ValueError, match="passphrase"):
             trunkline.add_to_agent(private, passphrase=passphrase)
-    assert not listed()
+    assert not list_keys()
     line = trunkline.add_to_agent(private, passphrase="sesame", lifetime=1000)
-    assert listed() == [line] == [(tmp_path / "key.pub").read_text().strip()]
+    assert list_keys() == [line] == [(tmp_path / "key.pub").read_text().strip()]
 
 
 def test_what_is_no_key_and_a_missing_agent_are_told(ssh_agent: Path, testbed: Testbed, tmp_path: Path) -> None:

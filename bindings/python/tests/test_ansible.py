@@ -327,7 +327,7 @@ def test_every_exit_status_is_the_task_s(ansible: Ansible) -> None:
     assert done.stdout.count("changed: [box1] =>") == 256, done.stdout
 
 
-def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
+def read_documentation(ansible: Ansible, plugin: str) -> dict[str, Any]:
     done = ansible.run("ansible-doc", "-t", "connection", plugin, "--json")
     assert done.returncode == 0, done.stderr
     # It reads the plugin's source, of which it understands only plain assignments.
@@ -337,7 +337,7 @@ def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
 
 
 def test_it_has_the_ssh_plugin_s_options_and_the_guide_names_those_that_it_does_not_use(ansible: Ansible) -> None:
-    ours, theirs = (documented(ansible, plugin)["options"] for plugin in (PLUGIN, "ssh"))
+    ours, theirs = (read_documentation(ansible, plugin)["options"] for plugin in (PLUGIN, "ssh"))
     (unused,) = re.findall(r"These options of `ssh`'s are not used: (.*?)\.\n", GUIDE.read_text(), re.DOTALL)
     # Those that came or went between 2.16 and 2.19.
     some = {"password_mechanism", "private_key", "private_key_passphrase", "scp_if_ssh", "verbosity"}

@@ -86,7 +86,7 @@ class Trail:
         assert (process.returncode, err) == (0, "")
         return out
 
-    def verified(self) -> dict[str, Any]:
+    def verify(self) -> dict[str, Any]:
         done = subprocess.run([PROGRAM, "audit", "verify", "--json"], env=self.env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         verdict: dict[str, Any] = json.loads(done.stdout)
@@ -135,7 +135,7 @@ def test_programs_in_python_and_node_and_the_daemon_write_one_chain(testbed: Tes
             assert (process.returncode, process.communicate()[1]) == (0, "")
     finally:
         trail.stop()
-    verdict = trail.verified()
+    verdict = trail.verify()
     assert (verdict["intact"], verdict["first"], verdict["unfinished"]) == (True, 1, 0)
     assert verdict["files"] > 3
     records = trail.records()
@@ -171,7 +171,7 @@ def test_a_program_that_is_killed_leaves_a_trail_that_can_be_verified(testbed: T
         assert (other.returncode, err) == (0, "")
         # Where a line was cut, whoever writes next says so.
         trail.run(WORKS, testbed.config, "1")
-        assert trail.verified()["intact"]
+        assert trail.verify()["intact"]
     records = trail.records()
     numbers = [record["number"] for record in records]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -189,7 +189,7 @@ def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, directory: Pa
         "forward = box.forward_local(0, 1)\n"
     )
     trail.run(program, testbed.config, str(directory / "file"))
-    verdict = trail.verified()
+    verdict = trail.verify()
     assert (verdict["intact"], verdict["unfinished"]) == (True, 0)
     ends = {record["kind"]: record for record in trail.records() if record["event"] == "end"}
     assert set(ends) == {"session", "copy", "forwarding"}
@@ -215,7 +215,7 @@ def test_the_faces_of_other_libraries_are_recorded(testbed: Testbed, directory: 
     host = testbed.about["hosts"][0]
     said = trail.run(program, f"port {host['port']}", f"user {host['user']}", f"key {host['key']}")
     assert said == "b'by paramiko\\n' 0\n"
-    assert trail.verified()["unfinished"] == 0
+    assert trail.verify()["unfinished"] == 0
     ends = [record for record in trail.records() if record["event"] == "end"]
     assert [(end["command"], end["execution"], end["engine"]) for end in ends] == [
         ("echo by paramiko", "finished", "program")

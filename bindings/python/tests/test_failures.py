@@ -122,7 +122,7 @@ def test_a_servers_words_are_printable_in_the_faces(place: str, steering: Testbe
 # The table of failures by stage: whatever happens to a command here happens to a real one.
 
 
-def before(box: Callable[..., Any]) -> dict[str, tuple[Callable[[], Any], type[trunkline.Error]]]:
+def before_session(box: Callable[..., Any]) -> dict[str, tuple[Callable[[], Any], type[trunkline.Error]]]:
     """Failures before there is a session."""
     return {
         "a name without an address": (lambda: box(options={"HostName": "nobody.invalid"}), trunkline.UnknownHostError),
@@ -142,7 +142,7 @@ def test_what_was_never_let_in_did_not_start(testbed: Testbed) -> None:
         with trunkline.connect("box1", config=testbed.config, daemon=False, share=False, wait=False, **options) as box:
             box.run("true")
 
-    for what, (attempt, kind) in before(box).items():
+    for what, (attempt, kind) in before_session(box).items():
         with pytest.raises(kind) as failure:
             attempt()
         assert (type(failure.value), failure.value.execution) == (kind, NOT), f"{what}: {failure.value}"

@@ -117,7 +117,7 @@ def parent(process: Path) -> int:
     return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-def killed(servers: set[int]) -> None:
+def kill_servers(servers: set[int]) -> None:
     # The one that listens first: what begins only now does not begin anew elsewhere. Of its connections, some have carried
     # nothing that said whose child it was.
     (listening,) = {parent(Path(f"/proc/{server}")) for server in servers}
@@ -149,10 +149,10 @@ def daemon_stopped(_servers: set[int]) -> None:
 
 
 def test_what_is_under_way_when_the_connection_is_lost_settles(roomy: Testbed, tmp_path: Path) -> None:
-    losing(roomy, "engine", tmp_path, killed)
+    losing(roomy, "engine", tmp_path, kill_servers)
 
 
-@pytest.mark.parametrize("lose", [killed, daemon_killed, daemon_stopped])
+@pytest.mark.parametrize("lose", [kill_servers, daemon_killed, daemon_stopped])
 def test_what_is_under_way_over_the_daemon_settles(
     lose: Callable[[set[int]], None], roomy: Testbed, daemon: None, tmp_path: Path
 ) -> None:

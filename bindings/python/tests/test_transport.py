@@ -56,17 +56,17 @@ def transport():
     return made
 def show(*values):
     print(*values, flush=True)
-def told(error):
+def tell(error):
     show(type(error).__name__, sorted(getattr(error, "allowed_types", [])))
 t = transport()
 try:
     t.auth_none(user)
 except paramiko.SSHException as error:
-    told(error)
+    tell(error)
 try:
     t.auth_password(user, "right")
 except paramiko.SSHException as error:
-    told(error)
+    tell(error)
 t.close()
 t = transport()
 show(t.auth_publickey(user, paramiko.Ed25519Key.from_private_key_file(key)), t.is_authenticated())
@@ -105,14 +105,14 @@ def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
 def test_an_sftp_session_keeps_its_connection_and_a_transport_its_own(testbed: Testbed) -> None:
     host = about(testbed)
 
-    def connected() -> paramiko.SSHClient:
+    def connect() -> paramiko.SSHClient:
         client = paramiko.SSHClient()
         client.load_host_keys(host["known_hosts"])
         arguments: dict[str, Any] = {"key_filename": host["key"], "look_for_keys": False, "allow_agent": False}
         client.connect(host["address"], host["port"], host["user"], **arguments)
         return client
 
-    sftp, transport = connected().open_sftp(), connected().get_transport()
+    sftp, transport = connect().open_sftp(), connect().get_transport()
     gc.collect()
     assert transport is not None
     assert sftp.listdir("/")

@@ -200,7 +200,7 @@ impl Entry {
     /// Counts what a session carries.
     pub fn count_session(&self, session: &SessionControl) {
         let session = session.clone();
-        self.carries(move || session.carried());
+        self.carries(move || session.bytes_carried());
     }
 
     /// Says that whoever has it gives it up when they need it no longer: that is its end, and no failure.

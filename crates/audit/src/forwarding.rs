@@ -55,7 +55,7 @@ fn witness(host: &Host, entry: &Entry, subject: fn(&HostConfig, &ForwardClient) 
             entry.begin(|subject| subject).await?;
             let opened: WhenOpened = Box::new(move |opened| {
                 match opened {
-                    Ok(channel) => entry.carries(move || channel.carried()),
+                    Ok(channel) => entry.carries(move || channel.bytes_carried()),
                     Err(error) => entry.fail(error),
                 }
                 Box::new(entry)

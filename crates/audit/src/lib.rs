@@ -42,7 +42,7 @@ pub struct Audit {
 
 impl Audit {
     /// None.
-    pub fn disabled() -> Arc<Self> {
+    pub fn none() -> Arc<Self> {
         Arc::new(Self {
             writer: None,
             open: OpenWork::default(),
@@ -57,7 +57,7 @@ impl Audit {
     pub fn open(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
         let mode = settings.audit;
         if mode == Mode::Off {
-            return Ok(Self::disabled());
+            return Ok(Self::none());
         }
         let journal = Journal::new(place.audit(), settings.audit_file_size, settings.audit_files);
         let writer = Writer::start(journal, mode)

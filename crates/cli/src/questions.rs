@@ -53,7 +53,7 @@ pub(crate) struct Order {
 impl Order {
     /// Notes that this host may have a question, until the guard is dropped.
     pub(crate) fn enter(&self, place: usize) -> Undecided<'_> {
-        self.undecided().insert(place);
+        self.lock_undecided().insert(place);
         Undecided { order: self, place }
     }
 
@@ -66,19 +66,19 @@ impl Order {
                 let turn = turn.lock().await;
                 (turn.asked, turn.interrupted)
             };
-            let first = self.undecided().first().copied();
+            let first = self.lock_undecided().first().copied();
             if interrupted || first.is_none_or(|first| first >= place) {
                 return;
             }
             let waited = tokio::time::timeout(ORDER_LIMIT, decided).await.is_err();
             if waited && turn.try_lock().is_ok_and(|turn| turn.asked == asked) {
                 // Late hosts are not waited for again.
-                self.undecided().retain(|late| *late >= place);
+                self.lock_undecided().retain(|late| *late >= place);
             }
         }
     }
 
-    fn undecided(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
+    fn lock_undecided(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
         self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,7 +92,7 @@ pub(crate) struct Undecided<'a> {
 
 impl Drop for Undecided<'_> {
     fn drop(&mut self) {
-        if self.order.undecided().remove(&self.place) {
+        if self.order.lock_undecided().remove(&self.place) {
             self.order.decided.notify_waiters();
         }
     }
@@ -430,7 +430,7 @@ pub(crate) struct Conversation<'q, C = Client> {
 
 impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     /// Sets the host's index in the command's list.
-    pub(crate) fn at(mut self, place: usize) -> Self {
+    pub(crate) fn with_place(mut self, place: usize) -> Self {
         self.place = Some(place);
         self.undecided = Some(self.questions.order.enter(place));
         self
@@ -453,7 +453,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     }
 
     /// Returns a conversation whose client has already received a reply.
-    pub(crate) fn after(received: Result<Reply, ClientError>, client: C, questions: &'q Questions) -> Self {
+    pub(crate) fn resume(received: Result<Reply, ClientError>, client: C, questions: &'q Questions) -> Self {
         Self {
             received: Some(received),
             ..Self::new(client, questions)
@@ -477,7 +477,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                 Some(reply) => reply,
                 None => tokio::select! {
                     biased;
-                    given = answered(&mut self.asking) => {
+                    given = wait_for_answer(&mut self.asking) => {
                         self.give(given).await?;
                         continue;
                     }
@@ -550,7 +550,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         loop {
             tokio::select! {
                 biased;
-                given = answered(&mut self.asking) => self.give(given).await?,
+                given = wait_for_answer(&mut self.asking) => self.give(given).await?,
                 turn = questions.quiet() => return Ok(turn),
             }
         }
@@ -594,7 +594,7 @@ fn has_begun(progress: &CopyProgress) -> bool {
         > 0
 }
 
-async fn answered(asking: &mut Option<Asking<'_>>) -> QuestionOutcome {
+async fn wait_for_answer(asking: &mut Option<Asking<'_>>) -> QuestionOutcome {
     match asking {
         Some(asking) => asking.await,
         None => std::future::pending().await,
@@ -609,14 +609,14 @@ mod tests {
     async fn what_is_typed_and_not_shown_stays_in_this_process() {
         use rustix::process::{DumpableBehavior, dumpable_behavior};
         let questions = Questions::default();
-        let question = asked(PromptKind::Password, "me@box's password: ", "me@box");
+        let question = prompt(PromptKind::Password, "me@box's password: ", "me@box");
         // Nobody answers here; asking is enough.
         let asking = questions.ask(&question);
         let _ = tokio::time::timeout(std::time::Duration::ZERO, asking).await;
         assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     }
 
-    fn asked(kind: PromptKind, text: &str, host: &str) -> Prompt {
+    fn prompt(kind: PromptKind, text: &str, host: &str) -> Prompt {
         let mut prompt = Prompt::new(kind, text, false);
         prompt.host = host.into();
         prompt
@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn only_questions_for_the_users_password_are_taken_for_it() {
-        let password = |text: &str| asks_for_password(&asked(PromptKind::Password, text, "me@box"));
+        let password = |text: &str| asks_for_password(&prompt(PromptKind::Password, text, "me@box"));
         assert!(password("me@box's password: "));
         assert!(password(
             "Permission denied, please try again.\nme@box's password: "
@@ -633,11 +633,11 @@ mod tests {
         assert!(!password("Retype me@box's new password: "));
         assert!(!password("me@other's password: "));
         let interactive =
-            |text: &str| asks_for_password(&asked(PromptKind::KeyboardInteractive, text, "me@box"));
+            |text: &str| asks_for_password(&prompt(PromptKind::KeyboardInteractive, text, "me@box"));
         assert!(interactive("(me@box) Password: "));
         assert!(!interactive("(me@box) Verification code: "));
         assert!(!interactive("(me@box) New password: "));
-        assert!(!asks_for_password(&asked(
+        assert!(!asks_for_password(&prompt(
             PromptKind::Passphrase,
             "Password: ",
             "me@box"
@@ -654,7 +654,7 @@ mod tests {
             of: "me@two".into(),
             secret: Zeroizing::new("x".into()),
         };
-        let shares = |host: &str| turn.may_share(&password, &asked(PromptKind::Password, "", host));
+        let shares = |host: &str| turn.may_share(&password, &prompt(PromptKind::Password, "", host));
         assert!(shares("me@10.0.0.1") && shares("me@two"));
         // A jump host, and another account.
         assert!(!shares("me@bastion") && !shares("root@two") && !shares("one"));

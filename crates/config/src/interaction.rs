@@ -79,7 +79,7 @@ pub struct KnownClient(Weak<()>);
 
 impl Client {
     /// The same, without keeping it.
-    pub fn known(&self) -> KnownClient {
+    pub fn downgrade(&self) -> KnownClient {
         KnownClient(Arc::downgrade(&self.0))
     }
 }
@@ -218,7 +218,7 @@ impl Interaction {
 
     /// The same, which shows in `held_up` what its client is being asked, or waits for.
     #[must_use]
-    pub fn watched(mut self, held_up: watch::Sender<Option<HeldUp>>) -> Self {
+    pub fn watch_with(mut self, held_up: watch::Sender<Option<HeldUp>>) -> Self {
         let (show, waits) = (self.show, held_up.clone());
         self.show = Some(Arc::new(move |waiting| {
             waits.send_replace(waiting.cloned().map(HeldUp::Waits));
@@ -307,7 +307,7 @@ impl Interaction {
     /// The same, but nobody is asked anything who would have to think of it or type it: a program that has its answers at
     /// hand still is. For what is done without being asked for, in the middle of other work, which goes on meanwhile.
     #[must_use]
-    pub fn unattended(mut self) -> Self {
+    pub fn without_user(mut self) -> Self {
         self.show = None;
         self.is_somebody = false;
         if self.prompter.answerer() == Answerer::Person {
@@ -323,14 +323,14 @@ impl Interaction {
         self.is_somebody
     }
 
-    /// Returns whether nobody waits for what is done, as in [`Self::unattended`].
+    /// Returns whether nobody waits for what is done, as in [`Self::without_user`].
     pub fn is_unattended(&self) -> bool {
         self.show.is_none()
     }
 
     /// The same, and what comes of its questions.
     #[must_use]
-    pub fn noted(mut self) -> (Self, Arc<Asking>) {
+    pub fn note_questions(mut self) -> (Self, Arc<Asking>) {
         let asking = Arc::<Asking>::default();
         self.prompter = Arc::new(Noted {
             asking: asking.clone(),

@@ -273,7 +273,7 @@ impl Sockets {
         }
         if !state.stands() {
             state.listening = None;
-            if self.stop.requested().is_some() {
+            if self.stop.request().is_some() {
                 return Err(Error::Closed {
                     host: host.original_host.clone(),
                     why: "the daemon is ending".into(),

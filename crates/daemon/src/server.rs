@@ -135,7 +135,7 @@ pub async fn run(
     let stop = Stop::new();
     let clients = TaskTracker::new();
     let audit = Audit::start(&claim.place, engine.settings())?;
-    engine.audited();
+    engine.mark_audited();
     ready();
     let activities = Activities::new();
     let recordings = Recordings::start(&claim.place, &engine)?;
@@ -201,7 +201,7 @@ pub async fn run(
         }
     }
     // The place is free from here on: a new daemon can start while sessions end here.
-    let at_once = stop.requested().unwrap_or(false);
+    let at_once = stop.request().unwrap_or(false);
     stop.ask(at_once);
     mux.close();
     drop((serving_metrics, metrics_socket));
@@ -236,7 +236,7 @@ pub async fn run_private(
 ) -> Result<(), Error> {
     let clients = TaskTracker::new();
     let audit = Audit::start(&place, engine.settings())?;
-    engine.audited();
+    engine.mark_audited();
     let recordings = Recordings::start(&place, &engine)?;
     let since = SystemTime::now();
     let service = Service {
@@ -353,7 +353,7 @@ async fn greet(
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
     if service.makes_room() {
-        if service.stop.requested().is_none() {
+        if service.stop.request().is_none() {
             tracing::info!("trunklined was updated: no new clients; waiting for running sessions");
             service.stop.ask(false);
         }
@@ -903,7 +903,7 @@ async fn check(
         return Ok(Reply::Checked { rtt: None });
     }
     let config = engine.resolve(&asked).await?;
-    if engine.connected(&config).is_none() {
+    if engine.find_connected(&config).is_none() {
         if let Some(last) = activities.last_failure_to_reach(&host.destination.host) {
             let host = &host.destination.host;
             let message = format!("{host}: no connection; the last attempt failed: {}", last.message);
@@ -956,7 +956,7 @@ async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str,
 /// Forgets what earlier connections to a host have shown, and waits until that is on disk.
 async fn forget(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let config = engine.resolve(&engine_request(host)).await?;
-    engine.memory().forget(&HostId::of(&config));
+    engine.memory().forget(&HostId::from_config(&config));
     tuning::flush(engine).await;
     Ok(Reply::Done)
 }
@@ -972,12 +972,12 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
     }
     let departures = engine.departures(&asked).await?;
     let key = config.sharing_key();
-    let status = engine.connected(&config);
+    let status = engine.find_connected(&config);
     let master = match masters {
         Some(masters) => masters.report(&key).await,
         None => None,
     };
-    let facts = engine.memory().facts(&HostId::of(&config));
+    let facts = engine.memory().facts(&HostId::from_config(&config));
     let mut memory = Vec::new();
     let choice = tune::recall(engine.memory(), &config);
     if let Some(facts) = facts {

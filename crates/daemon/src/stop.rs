@@ -30,7 +30,7 @@ impl Stop {
     }
 
     /// Returns the request to end, if there is one.
-    pub(crate) fn requested(&self) -> Option<bool> {
+    pub(crate) fn request(&self) -> Option<bool> {
         *self.asked.borrow()
     }
 

@@ -156,8 +156,8 @@ impl EngineEnd {
         Self { end, recorded }
     }
 
-    async fn started(&mut self) -> Result<(), Error> {
-        self.end.started().await
+    async fn wait_for_start(&mut self) -> Result<(), Error> {
+        self.end.wait_for_start().await
     }
 
     async fn wait(&mut self) -> Result<ExitStatus, Error> {
@@ -173,7 +173,7 @@ impl EngineEnd {
     fn note_exit(&mut self) {
         let Some(entry) = &self.recorded else { return };
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(Some(exit)) = pin!(self.end.exited()).poll(&mut context) {
+        if let Poll::Ready(Some(exit)) = pin!(self.end.wait_for_exit()).poll(&mut context) {
             entry.note_exit(&exit);
         }
     }
@@ -218,13 +218,13 @@ impl End {
     ///
     /// # Errors
     /// Why there was none.
-    pub async fn started(&mut self) -> Result<(), Failure> {
+    pub async fn wait_for_start(&mut self) -> Result<(), Failure> {
         if let Some(started) = &self.started {
             return started.clone();
         }
         let started = match &mut self.source {
-            Source::Engine(end) => end.started().await.map_err(Failure::from),
-            Source::Daemon(end) => end.started().await,
+            Source::Engine(end) => end.wait_for_start().await.map_err(Failure::from),
+            Source::Daemon(end) => end.wait_for_start().await,
             Source::Tunnel { .. } => Ok(()),
         };
         self.started.insert(started).clone()
@@ -235,10 +235,10 @@ impl End {
     ///
     /// # Errors
     /// As [`Self::wait`].
-    pub async fn exited(&mut self) -> Result<ExitStatus, Failure> {
+    pub async fn wait_for_exit(&mut self) -> Result<ExitStatus, Failure> {
         if self.outcome.is_none()
             && let Source::Engine(EngineEnd { end, recorded }) = &mut self.source
-            && let Some(exit) = end.exited().await
+            && let Some(exit) = end.wait_for_exit().await
         {
             if let Some(entry) = recorded {
                 entry.note_exit(&exit);

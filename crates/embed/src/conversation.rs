@@ -59,7 +59,7 @@ pub(crate) struct End {
 
 impl End {
     /// Waits until the server has confirmed the start. To be asked once.
-    pub(crate) async fn started(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn wait_for_start(&mut self) -> Result<(), Failure> {
         (&mut self.started)
             .await
             .unwrap_or_else(|_| Err(daemon_failure()))

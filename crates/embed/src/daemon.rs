@@ -130,7 +130,7 @@ impl Daemon {
     pub(crate) async fn hold(&self) -> Result<(Control, End), Failure> {
         let request = self.session_request(Program::Nothing, [Stdio::Null; 3]);
         let (control, mut end) = self.start(request, &[]).await?;
-        end.started().await?;
+        end.wait_for_start().await?;
         Ok((control, end))
     }
 
@@ -165,7 +165,11 @@ impl Daemon {
             session::Program::Subsystem(name) => Program::Subsystem(name.clone()),
         };
         let [stdin, stdout, stderr] = routes;
-        let ends = [Far::of(stdin)?, Far::of(stdout)?, Far::of(stderr)?];
+        let ends = [
+            Far::from_route(stdin)?,
+            Far::from_route(stdout)?,
+            Far::from_route(stderr)?,
+        ];
         let mut request = self.session_request(program, [ends[0].kind(), ends[1].kind(), ends[2].kind()]);
         request.limit = limit;
         request.tell_exit = true;
@@ -178,7 +182,7 @@ impl Daemon {
             });
         }
         request.env = variables(options.env.clone());
-        let fds: Vec<_> = ends.iter().filter_map(Far::passed).collect();
+        let fds: Vec<_> = ends.iter().filter_map(Far::descriptor).collect();
         let (control, end) = self.start(request, &fds).await?;
         let course = end.course();
         let [stdin, stdout, stderr] = ends;
@@ -206,7 +210,7 @@ impl Daemon {
         let (control, mut end) = self.start(request, &[input.as_fd(), output.as_fd()]).await?;
         // The streams' far ends are the daemon's.
         drop((input, output));
-        end.started().await?;
+        end.wait_for_start().await?;
         let course = end.course();
         Ok(Tunnel {
             reader: Reader::of_daemon(reader.into_split().0, course.clone()),
@@ -224,7 +228,7 @@ impl Daemon {
         };
         let request = self.session_request(program, [Stdio::Null; 3]);
         let (control, mut end) = self.start(request, &[]).await?;
-        end.started().await?;
+        end.wait_for_start().await?;
         match end.next().await {
             Some(Reply::Listening { port }) => Ok((control, end, port)),
             _ => Err(unexpected_reply()),
@@ -288,7 +292,7 @@ impl Daemon {
         let (control, mut end) = self.carry(program, env, &far).await?;
         drop(far);
         // What the daemon says of a failure is more than the streams' end would be.
-        end.started().await?;
+        end.wait_for_start().await?;
         let (reader, writer) = near.into_split();
         let (over, why) = oneshot::channel();
         tokio::spawn(async move {
@@ -299,7 +303,7 @@ impl Daemon {
         });
         let name = self.destination.request.destination.host.clone();
         let why = Some(why);
-        Ok(Sftp::over(Answers { reader, why }, writer, name))
+        Ok(Sftp::from_streams(Answers { reader, why }, writer, name))
     }
 }
 
@@ -346,7 +350,7 @@ enum Far {
 }
 
 impl Far {
-    fn of(route: Route) -> Result<Self, Failure> {
+    fn from_route(route: Route) -> Result<Self, Failure> {
         match route {
             Route::Pipe => {
                 let (near, far) = pair()?;
@@ -363,7 +367,7 @@ impl Far {
         }
     }
 
-    fn passed(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Pair(_, far) => Some(far.as_fd()),
             Self::Routed(route) => route.descriptor(),

@@ -25,7 +25,7 @@ impl ProgramEngine {
         let place = Place::find(|name| std::env::var_os(name).map(PathBuf::from));
         // Without a home there are no settings.
         let Ok(place) = place else {
-            return Ok(Self::unrecorded(Engine::new(own, memory)));
+            return Ok(Self::without_record(Engine::new(own, memory)));
         };
         let everybodys = Settings::read(&place.config)
             .map_err(|error| Failure::new(ErrorKind::Configuration, error.to_string()))?;
@@ -48,7 +48,7 @@ impl ProgramEngine {
         let is_audited = settings.audit != AuditMode::Off;
         let engine = Engine::new(settings, memory);
         if is_audited {
-            engine.audited();
+            engine.mark_audited();
         }
         Ok(Self {
             engine,
@@ -57,18 +57,18 @@ impl ProgramEngine {
     }
 
     /// An engine of whose work nothing is recorded. Where the audit trail is strict, it reaches no host.
-    pub fn unrecorded(engine: Engine) -> Self {
+    pub fn without_record(engine: Engine) -> Self {
         Self {
             engine,
-            recorder: Recorder::of_program(&Audit::disabled()),
+            recorder: Recorder::of_program(&Audit::none()),
         }
     }
 
-    /// As [`Engine::apart`].
+    /// As [`Engine::isolate`].
     #[must_use]
-    pub fn apart(&self, connections: Option<usize>) -> Self {
+    pub fn isolate(&self, connections: Option<usize>) -> Self {
         Self {
-            engine: self.engine.apart(connections),
+            engine: self.engine.isolate(connections),
             recorder: self.recorder.clone(),
         }
     }

@@ -38,7 +38,7 @@ impl<'a> ConnectionHold<'a> {
             Err(error) if connection.info().is_none() => return Err(error.into()),
             _ => {}
         }
-        Ok(Self(Source::Engine(host, connection, host.apart())))
+        Ok(Self(Source::Engine(host, connection, host.watch_busy())))
     }
 
     pub(crate) async fn of_daemon(daemon: &'a Daemon) -> Result<Self, Failure> {
@@ -71,7 +71,7 @@ impl<'a> ConnectionHold<'a> {
     pub async fn next(&mut self) -> Change {
         match &mut self.0 {
             Source::Engine(host, connection, apart) => tokio::select! {
-                error = connection.ended() => Change::Ended(error.into()),
+                error = connection.wait_for_end() => Change::Ended(error.into()),
                 Ok(()) = apart.changed() => Change::Placement {
                     apart: *apart.borrow_and_update(),
                     connections: host.lanes().into_iter().map(|lane| lane.report).collect(),

@@ -24,7 +24,7 @@ pub use held::{Change, ConnectionHold};
 pub use listener::{Incoming, Listener};
 pub use route::{Route, Routed, RoutedInput};
 pub use session::{Input, Output, Program, Ran, Session, SessionOptions, Tunnel};
-pub use stream::{Reader, Writer, joined, pipe};
+pub use stream::{Reader, Writer, join, pipe};
 pub use trunkline_control::client::Starter;
 pub use trunkline_control::place::Place;
 pub use trunkline_control::protocol::{ForwardKind, OnBehalf};

@@ -267,7 +267,7 @@ impl Tunnel {
         let closer = stream.closer();
         if let Some(entry) = &recorded {
             let counting = closer.clone();
-            entry.carries(move || counting.carried());
+            entry.carries(move || counting.bytes_carried());
         }
         let control = Control::new(Recipient::Tunnel(closer), &course);
         let (reader, writer, end) = stream.into_parts();

@@ -46,7 +46,7 @@ impl Reader {
     }
 
     /// One that has ended, by the other side's word.
-    pub fn ended() -> Self {
+    pub fn at_end() -> Self {
         Self(Source::Ended)
     }
 
@@ -127,7 +127,7 @@ impl Writer {
         Self(Drain::Socket(socket, course))
     }
 
-    pub fn ended() -> Self {
+    pub fn at_end() -> Self {
         Self(Drain::Ended)
     }
 
@@ -160,9 +160,9 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Self::send`].
-    pub async fn drained(&self) -> io::Result<()> {
+    pub async fn wait_until_sent(&self) -> io::Result<()> {
         match &self.0 {
-            Drain::Channel(writer) => writer.drained().await,
+            Drain::Channel(writer) => writer.wait_until_sent().await,
             Drain::Socket(..) | Drain::Pipe(_) | Drain::Ended => Ok(()),
         }
     }
@@ -181,9 +181,9 @@ impl Writer {
     }
 
     /// Waits until what it leads to is over.
-    pub async fn closed(&self) {
+    pub async fn wait_for_close(&self) {
         match &self.0 {
-            Drain::Channel(writer) => writer.closed().await,
+            Drain::Channel(writer) => writer.wait_for_close().await,
             Drain::Socket(_, course) => drop(course.end.wait().await),
             // Whoever writes into a pipe without a reader finds out.
             Drain::Pipe(_) | Drain::Ended => std::future::pending().await,
@@ -198,10 +198,7 @@ pub fn pipe(stream: DuplexStream) -> (Reader, Writer) {
 }
 
 /// Both directions of a channel of this process's engine as one stream; `None` for any other.
-pub fn joined(
-    reader: Reader,
-    writer: Writer,
-) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+pub fn join(reader: Reader, writer: Writer) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
     match (reader.0, writer.0) {
         (Source::Channel(reader), Drain::Channel(writer)) => Some(tokio::io::join(reader, writer)),
         _ => None,

@@ -44,7 +44,7 @@ enum Reach {
 
 impl Way {
     /// The way to a host of this engine that the program has described itself.
-    pub fn to(host: Host, engine: &ProgramEngine) -> Self {
+    pub fn to_host(host: Host, engine: &ProgramEngine) -> Self {
         Self(Reach::Engine {
             host: Box::new(host),
             recorder: engine.recorder().clone(),
@@ -64,14 +64,14 @@ impl Way {
         if let Some(daemon) = Daemon::find(destination).await? {
             return Ok(Self(Reach::Daemon(Arc::new(daemon))));
         }
-        Self::through(destination, engine().await?).await
+        Self::through_engine(destination, engine().await?).await
     }
 
     /// The way to a destination through an engine of this process.
     ///
     /// # Errors
     /// The destination cannot be resolved.
-    pub async fn through(destination: &Destination, engine: ProgramEngine) -> Result<Self, Failure> {
+    pub async fn through_engine(destination: &Destination, engine: ProgramEngine) -> Result<Self, Failure> {
         let request = &destination.request;
         Ok(Self(Reach::Engine {
             host: Box::new(engine.host_for(request, &destination.interaction).await?),

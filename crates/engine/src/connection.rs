@@ -91,10 +91,10 @@ impl Connection {
     /// Starts connecting, in a task of its own.
     pub(crate) fn begin(mut handshake: Handshake) -> Self {
         let (held_up_tx, held_up) = watch::channel(None);
-        let maker = handshake.interaction.client().known();
+        let maker = handshake.interaction.client().downgrade();
         let answerer = handshake.interaction.prompter().answerer();
         let presence = handshake.interaction.presence().cloned();
-        let (interaction, asking) = handshake.interaction.watched(held_up_tx).noted();
+        let (interaction, asking) = handshake.interaction.watch_with(held_up_tx).note_questions();
         handshake.interaction = interaction;
         let (ops, ops_rx) = queue();
         let (state_tx, state) = watch::channel(State::Connecting);
@@ -130,7 +130,7 @@ impl Connection {
                 &abandoned,
             )
             .await;
-            life.over(info.get(), &counters, &end);
+            life.log_end(info.get(), &counters, &end);
             // First: those who are told of the end, or refused from then on, read the reason here.
             state_tx.send_replace(State::Ended(end.clone()));
             untold.tell(&end);
@@ -175,7 +175,7 @@ impl Connection {
     }
 
     /// Waits until it is authenticated or has ended, or its log-in waits for something.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_until_settled(&self) {
         let mut held_up = self.inner.held_up.clone();
         let is_held_up = async {
             if held_up.wait_for(Option::is_some).await.is_err() {
@@ -223,7 +223,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Unanswered`] if it cannot be told: a command that must not ask (BatchMode) fails if ssh would have to
     /// ask, and stock ssh asks by itself.
-    pub(crate) async fn awaited<T>(
+    pub(crate) async fn wait_for<T>(
         &self,
         interaction: &Interaction,
         work: impl Future<Output = T>,
@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// Waits for its end, and returns the reason.
-    pub async fn ended(&self) -> Error {
+    pub async fn wait_for_end(&self) -> Error {
         let mut state = self.inner.state.clone();
         loop {
             if let State::Ended(error) = &*state.borrow_and_update() {

@@ -97,13 +97,13 @@ impl Engine {
             MemoryPlace::Directory(directory) => Memory::open(&directory),
         };
         let names = NameBudget::new((settings.names_memory as usize).saturating_mul(1024 * 1024));
-        Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()), names)
+        Self::with_parts(settings, Arc::new(memory), Arc::new(Resolver::new()), names)
     }
 
     /// Creates an engine with the same settings, host memory and `ssh -G` results that shares no connection with this
     /// one. `connections` replaces the most connections per host. Must be called inside a tokio runtime.
     #[must_use]
-    pub fn apart(&self, connections: Option<usize>) -> Self {
+    pub fn isolate(&self, connections: Option<usize>) -> Self {
         let Inner {
             settings,
             memory,
@@ -115,15 +115,20 @@ impl Engine {
             max_lanes: connections.unwrap_or(settings.max_lanes).max(1),
             ..settings.clone()
         };
-        let apart = Self::with(settings, memory.clone(), resolver.clone(), names.clone());
+        let apart = Self::with_parts(settings, memory.clone(), resolver.clone(), names.clone());
         // Whoever records this engine's work records its copy's too.
         if self.inner.audited.load(Ordering::Relaxed) {
-            apart.audited();
+            apart.mark_audited();
         }
         apart
     }
 
-    fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>, names: NameBudget) -> Self {
+    fn with_parts(
+        settings: Settings,
+        memory: Arc<Memory>,
+        resolver: Arc<Resolver>,
+        names: NameBudget,
+    ) -> Self {
         let inner = Arc::new(Inner {
             handshakes: Arc::new(Semaphore::new(
                 settings.handshakes.clamp(1, Semaphore::MAX_PERMITS),
@@ -159,7 +164,7 @@ impl Engine {
 
     /// Declares that its work is recorded in the audit trail. If [`Settings::audit`] is strict, other engines reach no
     /// host.
-    pub fn audited(&self) {
+    pub fn mark_audited(&self) {
         self.inner.audited.store(true, Ordering::Relaxed);
     }
 
@@ -188,12 +193,12 @@ impl Engine {
             let host = request.destination.host.clone();
             return Err(Invalid::Elsewhere { host, difference }.into());
         }
-        if let Some(config) = self.inner.resolver.cached(request) {
+        if let Some(config) = self.inner.resolver.find_cached(request) {
             return Ok(config);
         }
         let config = self.inner.resolver.resolve(request).await?;
         for host in iter::successors(Some(&config), |host| host.jump.as_ref()) {
-            self.inner.memory.recall(&HostId::of(host)).await;
+            self.inner.memory.recall(&HostId::from_config(host)).await;
         }
         Ok(config)
     }
@@ -216,7 +221,7 @@ impl Engine {
                 why: "the server took none of the others".into(),
             });
         }
-        let facts = self.inner.memory.facts(&HostId::of(config));
+        let facts = self.inner.memory.facts(&HostId::from_config(config));
         let only_other = facts.is_some_and(|facts| facts.lessons.has(Lesson::OnlyOtherAlgorithms));
         // A configuration without others gets the error that names the missing algorithms.
         if only_other && config.allows_others() {
@@ -300,7 +305,7 @@ impl Engine {
     /// Returns every host with connections, and their lanes.
     pub fn status(&self) -> Vec<HostStatus> {
         let pools: Vec<_> = self.inner.pools().values().cloned().collect();
-        pools.iter().map(|pool| HostStatus::of(pool)).collect()
+        pools.iter().map(|pool| HostStatus::from_pool(pool)).collect()
     }
 
     /// Closes the connections of the hosts that `choose` selects, at once or when their sessions have ended. Returns
@@ -337,27 +342,27 @@ impl Engine {
         for pool in &pools {
             pool.close(Closing::WhenSessionsEnd);
         }
-        let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
+        let all = futures_util::future::join_all(connections.iter().map(Connection::wait_for_end));
         if tokio::time::timeout(limit, all).await.is_err() {
             for connection in &connections {
                 connection.close("trunkline is shutting down");
             }
             // Each reports its end to its sessions and to the log.
-            let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
+            let all = futures_util::future::join_all(connections.iter().map(Connection::wait_for_end));
             let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
         }
         self.inner.memory.flush();
     }
 
     /// Returns the host's connections that would serve this configuration now, if there are any.
-    pub fn connected(&self, config: &HostConfig) -> Option<HostStatus> {
+    pub fn find_connected(&self, config: &HostConfig) -> Option<HostStatus> {
         let key = config.sharing_key();
         let own = self.inner.pools().get(&key).cloned();
         let pool = match own {
             Some(own) => self.inner.pool_of(&own, key, config),
             None => self.inner.host_of_guest(key, config)?,
         };
-        Some(HostStatus::of(&pool)).filter(|status| !status.lanes.is_empty())
+        Some(HostStatus::from_pool(&pool)).filter(|status| !status.lanes.is_empty())
     }
 }
 
@@ -468,7 +473,7 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
-    fn of(pool: &Pool) -> Self {
+    fn from_pool(pool: &Pool) -> Self {
         Self {
             key: pool.key(),
             host: pool.host().clone(),

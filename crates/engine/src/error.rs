@@ -555,7 +555,7 @@ impl Error {
     }
 
     /// Adds the server's text before its identification, if there was any.
-    pub(crate) fn greeted(self, greeting: &Printable) -> Self {
+    pub(crate) fn with_greeting(self, greeting: &Printable) -> Self {
         if greeting.is_empty() {
             return self;
         }
@@ -566,7 +566,7 @@ impl Error {
     }
 
     /// Adds the address that was reached, if it is known.
-    pub(crate) fn at(self, address: Option<SocketAddr>) -> Self {
+    pub(crate) fn with_address(self, address: Option<SocketAddr>) -> Self {
         match (self, address) {
             (
                 cause @ (Self::ClosedByPeer { .. }

@@ -61,14 +61,14 @@ struct LogIn {
 }
 
 impl LogIn {
-    fn of(config: &HostConfig) -> Self {
+    fn from_config(config: &HostConfig) -> Self {
         let stamp = |path: &Path| {
             let about = path.metadata().ok()?;
             Some((about.len(), about.modified().ok()?))
         };
         let files = config.identity_files.iter().map(|file| &file.path);
         Self {
-            host: HostId::of(config),
+            host: HostId::from_config(config),
             files: files.map(|path| (path.clone(), stamp(path))).collect(),
             agent: config.identity_agent.clone(),
             accepted: config.pubkey_accepted_algorithms.clone(),
@@ -184,13 +184,13 @@ impl Memory {
         if left.len() >= MOST_LEFT {
             left.clear();
         }
-        left.insert(LogIn::of(config));
+        left.insert(LogIn::from_config(config));
     }
 
     /// Returns whether only ssh can log in with this configuration, as noted earlier.
     pub(crate) fn is_left_to_ssh(&self, config: &HostConfig) -> bool {
         let left = lock(&self.left_to_ssh);
-        !left.is_empty() && left.contains(&LogIn::of(config))
+        !left.is_empty() && left.contains(&LogIn::from_config(config))
     }
 
     pub fn forget(&self, host: &HostId) {
@@ -323,7 +323,7 @@ mod tests {
         std::fs::write(directory.path().join("old"), "a key in OpenSSH's format").unwrap();
         assert!(!memory.is_left_to_ssh(&with("old")));
         memory.leave_to_ssh(&with("old"));
-        memory.forget(&HostId::of(&with("old")));
+        memory.forget(&HostId::from_config(&with("old")));
         assert!(!memory.is_left_to_ssh(&with("old")));
     }
 

@@ -91,7 +91,7 @@ impl ConnectionMetrics {
     }
 
     /// Notes that the server has sent something.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn note_heard(&self) {
         self.heard.store(since_boot(), Ordering::Relaxed);
     }
 

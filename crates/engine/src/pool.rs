@@ -231,7 +231,7 @@ impl Pool {
         connector: Connector,
     ) -> Arc<Self> {
         let (key, host) = (*first.key, first.config.clone());
-        let learner = Learner::new(memory, HostId::of(&host));
+        let learner = Learner::new(memory, HostId::from_config(&host));
         let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" only means that nothing is configured.
@@ -356,7 +356,7 @@ impl Pool {
     /// Closes retired lanes that are empty, so that others can take their place.
     fn close_retired(&self) {
         let mut state = self.state();
-        for id in state.policy.over() {
+        for id in state.policy.finished_lanes() {
             state.policy.lane_closed(id);
             if let Some(lane) = state.lanes.remove(&id) {
                 lane.connection.close("it has done its work");
@@ -445,7 +445,7 @@ impl Pool {
         state.refresh(&self.host, Instant::now());
         state.allowed.retain(KnownClient::is_there);
         if state.lanes.is_empty() && state.allowed.is_empty() {
-            state.allowed.push(client.known());
+            state.allowed.push(client.downgrade());
             state.owner = world.cloned();
         }
         !state.confirms || state.allowed.iter().any(|allowed| allowed.is(client))
@@ -462,7 +462,7 @@ impl Pool {
     }
 
     pub(crate) fn allow(&self, client: &Client) {
-        self.state().allowed.push(client.known());
+        self.state().allowed.push(client.downgrade());
     }
 
     /// Sets whether the first connection is kept forever.
@@ -483,7 +483,7 @@ impl Pool {
         let is_like_another = like.is_some();
         let connection = if is_further {
             let caller = Caller {
-                interaction: caller.interaction.clone().unattended(),
+                interaction: caller.interaction.clone().without_user(),
                 ..caller.clone()
             };
             (self.connector)(&caller, like)
@@ -545,7 +545,7 @@ impl Pool {
             let mut spare = connection.spare();
             let pool = Arc::downgrade(self);
             tokio::spawn(async move {
-                let opened = spare.opened().await;
+                let opened = spare.wait_until_open().await;
                 let Some(pool) = pool.upgrade() else { return };
                 match opened {
                     Ok(()) => {
@@ -603,8 +603,8 @@ impl Pool {
         let busy = state.policy.is_any_busy();
         self.apart
             .send_if_modified(|apart| std::mem::replace(apart, busy) != busy);
-        let kept = state.kept();
-        for id in state.policy.expired(now) {
+        let kept = state.kept_lane();
+        for id in state.policy.expired_lanes(now) {
             if kept == Some(id) {
                 continue;
             }
@@ -665,7 +665,7 @@ impl Pool {
     }
 
     /// Returns a receiver of whether traffic keeps new sessions away from a lane.
-    pub(crate) fn apart(&self) -> watch::Receiver<bool> {
+    pub(crate) fn watch_busy(&self) -> watch::Receiver<bool> {
         self.apart.subscribe()
     }
 
@@ -690,7 +690,7 @@ impl Pool {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(&self.host, now);
-        let kept = state.kept();
+        let kept = state.kept_lane();
         let State { policy, lanes, .. } = &*state;
         policy
             .lanes()
@@ -739,7 +739,7 @@ impl State {
     }
 
     /// Returns the lane of a pinned host that is never closed as idle.
-    fn kept(&self) -> Option<LaneId> {
+    fn kept_lane(&self) -> Option<LaneId> {
         self.pinned.then(|| self.policy.first()).flatten()
     }
 
@@ -810,7 +810,7 @@ mod tests {
     use crate::error::Execution;
 
     /// Returns a connection that has ended on another thread before it is used.
-    fn ended(host: &Arc<HostConfig>, interaction: &Interaction) -> Connection {
+    fn ended_connection(host: &Arc<HostConfig>, interaction: &Interaction) -> Connection {
         let connection = Connection::begin(Handshake {
             host: host.clone(),
             interaction: interaction.clone(),
@@ -835,7 +835,7 @@ mod tests {
         let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
         let connector: Connector = {
             let host = host.clone();
-            Box::new(move |caller: &Caller, _| ended(&host, &caller.interaction))
+            Box::new(move |caller: &Caller, _| ended_connection(&host, &caller.interaction))
         };
         let memory = Arc::new(Memory::in_memory());
         let caller = Caller {
@@ -856,7 +856,7 @@ mod tests {
         );
         let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
-            Ok(mut session) => session.started().await.unwrap_err(),
+            Ok(mut session) => session.wait_for_start().await.unwrap_err(),
             Err(Unplaced::Failed(error)) => error,
             Err(Unplaced::Elsewhere) => panic!("it is the pool's own caller"),
         };
@@ -867,15 +867,15 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn whatever_an_ended_connection_is_asked_for_did_not_start_for_the_reason_of_its_end() {
         let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
-        let connection = ended(&host, &Interaction::none());
+        let connection = ended_connection(&host, &Interaction::none());
         let is_its_end = |error: Error| {
             assert!(error.to_string().contains("there is no way"), "{error}");
             assert_eq!(error.execution(), Execution::DidNotStart, "{error}");
         };
-        is_its_end(connection.spare().opened().await.unwrap_err());
+        is_its_end(connection.spare().wait_until_open().await.unwrap_err());
         let (lease, terms) = (Lease::new(|_| {}), ChannelTerms::default());
         let mut begun = connection.start_in(connection.spare(), &Command::exec("true"), lease, terms);
-        is_its_end(begun.started().await.unwrap_err());
+        is_its_end(begun.wait_for_start().await.unwrap_err());
         is_its_end(begun.wait().await.unwrap_err());
         is_its_end(connection.run(&Command::exec("true")).await.unwrap_err());
         is_its_end(connection.direct_streamlocal("/socket").await.unwrap_err());

@@ -97,7 +97,7 @@ impl Reopen {
 impl Sftp {
     /// Creates a session over two streams to an SFTP server. Errors call the server `host`. Must be called inside a
     /// tokio runtime, on which the session's one task runs.
-    pub fn over(
+    pub fn from_streams(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
         host: impl Into<String>,
@@ -131,21 +131,26 @@ impl Sftp {
     }
 
     /// Creates a session over a channel that runs the subsystem.
-    pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config, known: Known) -> Self {
+    pub(crate) fn from_session(
+        session: Session,
+        host: impl Into<String>,
+        config: &Config,
+        known: Known,
+    ) -> Self {
         Self {
             link: Link::begin(link::Channel::new(session), host.into(), config, known),
             reopen: None,
         }
     }
 
-    pub(crate) fn witnessed(
+    pub(crate) fn with_witness(
         parts: SessionParts,
         over: Option<WhenOver>,
         host: impl Into<String>,
         config: &Config,
         known: Known,
     ) -> Self {
-        let channel = link::Channel::witnessed(parts, over);
+        let channel = link::Channel::with_witness(parts, over);
         Self {
             link: Link::begin(channel, host.into(), config, known),
             reopen: None,
@@ -498,7 +503,7 @@ impl Sftp {
             code: StatusCode::BAD_MESSAGE,
             message: "the answer is of another kind".into(),
         };
-        self.link.refused(doing, path, status)
+        self.link.status_error(doing, path, status)
     }
 }
 

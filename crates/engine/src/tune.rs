@@ -84,7 +84,7 @@ pub async fn tune(
 ) -> Result<Report, Error> {
     let config = engine.resolve(request).await?;
     let mut tuning = Tuning {
-        engine: engine.apart(None),
+        engine: engine.isolate(None),
         request: request.clone(),
         interaction: interaction.clone(),
         config,
@@ -768,7 +768,7 @@ impl Tuning<'_> {
         let lane = self
             .lanes
             .values()
-            .find(|lane| lane.sftp().link().ended().is_none());
+            .find(|lane| lane.sftp().link().end_reason().is_none());
         let sftp: Option<Sftp> = match lane {
             Some(lane) => Some(lane.sftp().clone()),
             None => match self.host(None) {

@@ -190,7 +190,7 @@ impl Host {
         self.way
             .get_or_try_init(found)
             .await
-            .map_err(|failure| self.explained(failure))
+            .map_err(|failure| self.explain(failure))
     }
 
     /// An SFTP session, shared by all that is done with files there.
@@ -210,12 +210,12 @@ impl Host {
             }
         }
         let opened = self.way().await?.sftp().await;
-        let opened = opened.map_err(|failure| self.explained(failure))?;
+        let opened = opened.map_err(|failure| self.explain(failure))?;
         Ok(sftp.insert(opened).clone())
     }
 
     /// A failure with what a person can do about it, where that is known.
-    pub(crate) fn explained(&self, mut failure: Failure) -> Failure {
+    pub(crate) fn explain(&self, mut failure: Failure) -> Failure {
         let arguments = self.reached.request.ssh_args.iter();
         let mut warm = vec!["trunkline".to_owned(), "warm".to_owned()];
         warm.extend(arguments.map(|argument| argument.to_string_lossy().into_owned()));

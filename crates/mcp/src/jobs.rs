@@ -176,7 +176,7 @@ impl Job {
         let started = way
             .start(&options, [input, Route::Pipe, Route::Pipe], Some(limit))
             .await;
-        let session = started.map_err(|failure| order.host.explained(failure))?;
+        let session = started.map_err(|failure| order.host.explain(failure))?;
         let control = session.control;
         *lock(&self.control) = Some(control.clone());
         let mut end = session.end;
@@ -197,7 +197,7 @@ impl Job {
         tokio::pin!(work);
         let stopped = tokio::select! {
             biased;
-            ended = &mut work => return ended.map_err(|failure| order.host.explained(failure)),
+            ended = &mut work => return ended.map_err(|failure| order.host.explain(failure)),
             () = feed => stopped_failure(),
             () = self.stop.cancelled() => stopped_failure(),
             // The daemon keeps the time; this is for one that does not answer any more.

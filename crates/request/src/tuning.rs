@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 /// The best settings for moving data on one path. Kept in host memory as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Choice {
             parts.push(format!("requests of {} KiB", f64::from(size) / 1024.0));
         }
         let sessions = |streams: usize, direction: Direction| {
-            format!("{} {}", counted(streams, "session"), direction.as_str())
+            format!("{} {}", count_of(streams, "session"), direction.as_str())
         };
         parts.extend(
             self.streams_down

@@ -254,7 +254,7 @@ impl Bridge {
     }
 
     /// Answers that the client was given so far.
-    pub fn answered(&self) -> u64 {
+    pub fn answer_count(&self) -> u64 {
         self.answered
     }
 
@@ -423,7 +423,9 @@ impl Bridge {
                     return Err(Error::NotSftp(Printable::line(start.trim_ascii())).into());
                 }
                 Err(BadLength { length, .. }) => {
-                    return Err(Error::misbehaved(format!("it announced a packet of {length} bytes")).into());
+                    return Err(
+                        Error::misbehavior(format!("it announced a packet of {length} bytes")).into(),
+                    );
                 }
             }
         }
@@ -434,13 +436,13 @@ impl Bridge {
         if self.phase == Phase::Greeting {
             if kind != kind::VERSION {
                 return Err(
-                    Error::misbehaved(format!("a packet of type {kind} came before its version")).into(),
+                    Error::misbehavior(format!("a packet of type {kind} came before its version")).into(),
                 );
             }
             return self.version(body);
         }
         if body.len() < 4 {
-            return Err(Error::misbehaved("a packet ends in the middle of a value").into());
+            return Err(Error::misbehavior("a packet ends in the middle of a value").into());
         }
         let number = Reader::new(body.part(0, 4).into_bytes())
             .u32()
@@ -452,7 +454,7 @@ impl Bridge {
         match self.asks.remove(&number) {
             None => {
                 let what = format!("it answered request {number}, which was not made");
-                Err(Error::misbehaved(what).into())
+                Err(Error::misbehavior(what).into())
             }
             Some(Ask::Entry(n)) => self.answer(n, answer),
             Some(Ask::Known(handle)) => {
@@ -461,7 +463,7 @@ impl Bridge {
                 }
                 Ok(())
             }
-            Some(ask) => self.recovered(ask, answer),
+            Some(ask) => self.take_recovery(ask, answer),
         }
     }
 
@@ -482,7 +484,7 @@ impl Bridge {
         self.keeps_order = extensions.are_sftp_servers();
         if !std::mem::replace(&mut self.is_greeted, true) {
             Writer::packet(self.to_client.buffer(), kind::VERSION)
-                .with(|buffer| buffer.put_slice(&body))
+                .append(|buffer| buffer.put_slice(&body))
                 .finish(0);
         }
         match self.sessions {

@@ -285,7 +285,7 @@ impl Client {
     }
 
     /// Bytes that wait in [`Self::poll_transmit`].
-    pub fn queued(&self) -> usize {
+    pub fn queued_bytes(&self) -> usize {
         self.queued
     }
 
@@ -337,7 +337,7 @@ impl Client {
             text.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
             return Err(Error::NotSftp(Printable::line(text.trim_ascii())));
         }
-        Err(Error::misbehaved(format!(
+        Err(Error::misbehavior(format!(
             "it announced a packet of {length} bytes"
         )))
     }
@@ -352,7 +352,7 @@ impl Client {
             return self.handle_version(Reader::new(payload));
         }
         if self.extensions.is_none() {
-            return Err(Error::misbehaved(format!(
+            return Err(Error::misbehavior(format!(
                 "a packet of type {kind} came before its version"
             )));
         }
@@ -361,7 +361,7 @@ impl Client {
             let declared = u32::from_be_bytes(self.inbox.take_array()) as usize;
             let mut data = self.inbox.take(length - DATA_HEAD);
             if declared > data.len() {
-                return Err(Error::misbehaved("a packet ends in the middle of its data"));
+                return Err(Error::misbehavior("a packet ends in the middle of its data"));
             }
             data.truncate(declared);
             return self.handle_reply(wire, |expect| expect.check_data(data));
@@ -373,7 +373,7 @@ impl Client {
 
     fn handle_version(&mut self, mut reader: Reader) -> Result<(), Error> {
         if self.extensions.is_some() {
-            return Err(Error::misbehaved("it told its version twice"));
+            return Err(Error::misbehavior("it told its version twice"));
         }
         let version = reader.u32()?;
         if version != 3 {
@@ -397,7 +397,7 @@ impl Client {
         decode: impl FnOnce(Expect) -> Result<Outcome, Error>,
     ) -> Result<(), Error> {
         let Some(pending) = self.pending.remove(&wire) else {
-            return Err(Error::misbehaved(format!(
+            return Err(Error::misbehavior(format!(
                 "it answered request {wire}, which was not made"
             )));
         };
@@ -773,7 +773,7 @@ impl Client {
 impl Config {
     /// Returns the part of a server's limits that may be used.
     fn cap(&self, limits: Limits) -> Limits {
-        let limits = limits.bounded(self.largest_request);
+        let limits = limits.cap(self.largest_request);
         let most = self.max_handles.unwrap_or(usize::MAX).max(1);
         Limits {
             max_handles: limits.max_handles.min(most),

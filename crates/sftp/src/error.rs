@@ -34,7 +34,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn misbehaved(what: impl Into<Printable>) -> Self {
+    pub(crate) fn misbehavior(what: impl Into<Printable>) -> Self {
         Self::PeerMisbehaved(what.into())
     }
 }

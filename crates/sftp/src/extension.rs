@@ -90,7 +90,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The same with reads and writes of so many bytes at most.
-    pub(crate) fn bounded(self, largest: Option<u32>) -> Self {
+    pub(crate) fn cap(self, largest: Option<u32>) -> Self {
         let largest = largest.unwrap_or(u32::MAX).max(1);
         Self {
             max_read: self.max_read.min(largest),
@@ -198,7 +198,7 @@ impl Names {
                 names.push(Printable::line(reader.string()?).into_string());
             }
             if names.len() != asked {
-                return Err(Error::misbehaved(format!(
+                return Err(Error::misbehavior(format!(
                     "it gave {} names for {asked} numbers",
                     names.len()
                 )));

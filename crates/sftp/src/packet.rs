@@ -51,7 +51,7 @@ pub(crate) struct Truncated;
 
 impl From<Truncated> for Error {
     fn from(_: Truncated) -> Self {
-        Self::misbehaved("a packet ends in the middle of a value")
+        Self::misbehavior("a packet ends in the middle of a value")
     }
 }
 
@@ -121,7 +121,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends what `append` appends.
-    pub(crate) fn with(self, append: impl FnOnce(&mut BytesMut)) -> Self {
+    pub(crate) fn append(self, append: impl FnOnce(&mut BytesMut)) -> Self {
         append(self.buf);
         self
     }

@@ -77,7 +77,7 @@ impl Expect {
             let status = Status::decode(reader)?;
             return match (status.code, self) {
                 (StatusCode::OK, Self::Done) => Ok(Ok(Reply::Done)),
-                (StatusCode::OK, _) => Err(Error::misbehaved("it said OK where something was asked for")),
+                (StatusCode::OK, _) => Err(Error::misbehavior("it said OK where something was asked for")),
                 _ => Ok(Err(status)),
             };
         }
@@ -85,7 +85,7 @@ impl Expect {
             (kind::HANDLE, Self::Handle) => {
                 let handle = reader.string()?;
                 if handle.len() > MAX_HANDLE {
-                    return Err(Error::misbehaved("it gave a handle of more than 256 bytes"));
+                    return Err(Error::misbehavior("it gave a handle of more than 256 bytes"));
                 }
                 // A copy: the few bytes live as long as the file is open, and must not keep a receive buffer.
                 Reply::Handle(Handle(Bytes::copy_from_slice(&handle)))
@@ -93,7 +93,11 @@ impl Expect {
             (kind::NAME, Self::Entries) => Reply::Entries(entries(reader)?),
             (kind::NAME, Self::Path) => match <[DirEntry; 1]>::try_from(entries(reader)?) {
                 Ok([entry]) => Reply::Path(entry.name),
-                Err(_) => return Err(Error::misbehaved("it gave more or less than one name for a path")),
+                Err(_) => {
+                    return Err(Error::misbehavior(
+                        "it gave more or less than one name for a path",
+                    ));
+                }
             },
             (kind::ATTRS, Self::Attributes) => Reply::Attributes(FileAttributes::decode(reader)?),
             (kind::EXTENDED_REPLY, Self::StatVfs) => Reply::StatVfs(StatVfs::decode(reader)?),
@@ -102,7 +106,7 @@ impl Expect {
                 Reply::Names(Names::decode(reader, users, groups)?)
             }
             _ => {
-                return Err(Error::misbehaved(format!(
+                return Err(Error::misbehavior(format!(
                     "it answered with a packet of type {reply}"
                 )));
             }
@@ -114,8 +118,8 @@ impl Expect {
         match self {
             Self::Data { .. } if data.is_empty() => Ok(Err(Status::local(StatusCode::EOF, ""))),
             Self::Data { most } if data.len() <= most as usize => Ok(Ok(Reply::Data(data))),
-            Self::Data { .. } => Err(Error::misbehaved("it sent more data than was asked for")),
-            _ => Err(Error::misbehaved("it answered with data that was not asked for")),
+            Self::Data { .. } => Err(Error::misbehavior("it sent more data than was asked for")),
+            _ => Err(Error::misbehavior("it answered with data that was not asked for")),
         }
     }
 }
@@ -125,7 +129,7 @@ pub(crate) fn entries(reader: &mut Reader) -> Result<Vec<DirEntry>, Error> {
     const SMALLEST: usize = 12;
     let count = reader.u32()? as usize;
     if count > reader.remaining() / SMALLEST {
-        return Err(Error::misbehaved(
+        return Err(Error::misbehavior(
             "it announced more names than a packet can hold",
         ));
     }

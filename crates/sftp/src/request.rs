@@ -316,7 +316,7 @@ impl Request {
         let with = |buf, kind, path: &[u8], attributes: &FileAttributes| {
             packet(buf, kind)
                 .string(path)
-                .with(|buf| attributes.encode(buf))
+                .append(|buf| attributes.encode(buf))
                 .finish(0);
         };
         let extended = |buf, (name, _): (&str, &str)| packet(buf, kind::EXTENDED).string(name.as_bytes());
@@ -329,7 +329,7 @@ impl Request {
                 packet(buf, kind::OPEN)
                     .string(path)
                     .u32(flags.0)
-                    .with(|buf| attributes.encode(buf))
+                    .append(|buf| attributes.encode(buf))
                     .finish(0);
             }
             Self::Close { handle } => one(buf, kind::CLOSE, &handle.0),
@@ -374,7 +374,7 @@ impl Request {
             Self::Lsetstat { path, attributes } => {
                 extended(buf, LSETSTAT)
                     .string(path)
-                    .with(|buf| attributes.encode(buf))
+                    .append(|buf| attributes.encode(buf))
                     .finish(0);
             }
             Self::Limits => extended(buf, LIMITS).finish(0),

@@ -27,7 +27,7 @@
 //!
 //! # fn main() -> Result<(), trunkline_testkit::Error> {
 //! let server = Sshd::builder().config("MaxSessions 1").start()?;
-//! let relay = Relay::to(server.addr())?;
+//! let relay = Relay::start(server.addr())?;
 //! relay.set_rtt(std::time::Duration::from_millis(100));
 //! let config = server.ssh_config_via("slow-box", relay.addr())?;
 //! let output = trunkline_testkit::ssh(&config).args(["slow-box", "echo hello"]).output()?;

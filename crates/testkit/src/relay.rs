@@ -53,15 +53,15 @@ impl Relay {
     ///
     /// # Errors
     /// When no port is free or the system gives no thread.
-    pub fn to(target: SocketAddr) -> Result<Relay, Error> {
-        Relay::between(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), target)
+    pub fn start(target: SocketAddr) -> Result<Relay, Error> {
+        Relay::start_on(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), target)
     }
 
     /// A relay from `listen`; port 0 stands for any free one.
     ///
     /// # Errors
-    /// As [`Relay::to`], and when the port asked for is taken.
-    pub fn between(listen: SocketAddr, target: SocketAddr) -> Result<Relay, Error> {
+    /// As [`Relay::start`], and when the port asked for is taken.
+    pub fn start_on(listen: SocketAddr, target: SocketAddr) -> Result<Relay, Error> {
         // A port of the kernel's choosing is reserved, so that it stays ours through `refuse`.
         let (listen, reservation) = if listen.port() == 0 {
             let reservation = PortReservation::reserve(&[listen.ip()])?;
@@ -363,7 +363,7 @@ mod tests {
     /// Both ends of a connection through a relay.
     async fn connect() -> (Relay, TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
         let (client, server) = tokio::join!(TcpStream::connect(relay.addr()), listener.accept());
         let (client, server) = (client.unwrap(), server.unwrap().0);
         client.set_nodelay(true).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn opening_a_connection_costs_the_handshakes_round_trip() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
         let rtt = Duration::from_millis(20);
         relay.set_rtt(rtt);
         let started = Instant::now();
@@ -463,7 +463,7 @@ mod tests {
     #[tokio::test]
     async fn a_reset_reaches_both_sides_and_new_connections_work() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
         for _ in 0..2 {
             let (client, server) = tokio::join!(TcpStream::connect(relay.addr()), listener.accept());
             let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
@@ -518,7 +518,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusing_relay_comes_back_on_its_port() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
         let (client, server) = tokio::join!(TcpStream::connect(relay.addr()), listener.accept());
         let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
         for _ in 0..3 {
@@ -535,7 +535,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_are_counted_and_recorded_each_way() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
         relay.record();
         let (client, server) = tokio::join!(TcpStream::connect(relay.addr()), listener.accept());
         let (mut client, mut server) = (client.unwrap(), server.unwrap().0);

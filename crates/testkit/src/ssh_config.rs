@@ -33,14 +33,14 @@ pub struct HostEntry {
 impl HostEntry {
     /// The same host under another address, for instance a relay's.
     #[must_use]
-    pub fn at(mut self, addr: SocketAddr) -> HostEntry {
+    pub fn with_address(mut self, addr: SocketAddr) -> HostEntry {
         self.addr = addr;
         self
     }
 
     /// Adds a line to the block.
     #[must_use]
-    pub fn with(mut self, line: &str) -> HostEntry {
+    pub fn with_line(mut self, line: &str) -> HostEntry {
         self.extra.push(line.to_owned());
         self
     }

@@ -1,4 +1,4 @@
-//! [`Printable`]: text that somebody else wrote, fit to be shown; and [`counted`], for a number of things.
+//! [`Printable`]: text that somebody else wrote, fit to be shown; and [`count_of`], for a number of things.
 //!
 //! Whoever looks at a terminal believes what is on it. A server could move the cursor, rewrite what stands there, answer a
 //! question of the terminal's in the user's name, or turn a file's name around (RFC 4251 section 9.2 and RFC 4252 section
@@ -12,10 +12,10 @@ use std::ops::Deref;
 /// `1 host`, `2 hosts`: a number of what is one `what`.
 ///
 /// ```
-/// assert_eq!(trunkline_text::counted(0, "host"), "0 hosts");
-/// assert_eq!(trunkline_text::counted(1, "host"), "1 host");
+/// assert_eq!(trunkline_text::count_of(0, "host"), "0 hosts");
+/// assert_eq!(trunkline_text::count_of(1, "host"), "1 host");
 /// ```
-pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+pub fn count_of<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {what}{plural}")
 }

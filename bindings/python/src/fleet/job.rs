@@ -73,7 +73,7 @@ impl Job {
             Failure::new(ErrorKind::Local, words).after_start()
         });
         for host in 0..following.hosts.len() {
-            following.failed(host, failure.clone(), true);
+            following.note_failure(host, failure.clone(), true);
         }
     }
 
@@ -150,7 +150,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
                 Some(FleetReply::Failed(failure)) if has_job => return Err(failure.after_start()),
                 Some(FleetReply::Failed(failure)) => return Err(failure),
                 Some(FleetReply::Job { .. }) => has_job = true,
-                Some(reply) => self.told(reply),
+                Some(reply) => self.take_reply(reply),
                 None => {
                     let words = "trunkline-fleet has ended; the job goes on";
                     return Err(Failure::new(ErrorKind::Local, words).after_start());
@@ -159,7 +159,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
         }
     }
 
-    fn told(&mut self, reply: FleetReply) {
+    fn take_reply(&mut self, reply: FleetReply) {
         let place = |host: u32| usize::try_from(host).unwrap_or(usize::MAX);
         match reply {
             FleetReply::Output(host, data) => {
@@ -177,10 +177,10 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
                     collected.lost += messages;
                 }
             }
-            FleetReply::Ended(host, exit) => self.exited(place(host), exit),
-            FleetReply::HostFailed(host, failure) => self.failed(place(host), failure, false),
+            FleetReply::Ended(host, exit) => self.note_exit(place(host), exit),
+            FleetReply::HostFailed(host, failure) => self.note_failure(place(host), failure, false),
             FleetReply::NotStarted(host, why) => {
-                self.failed(place(host), Failure::new(ErrorKind::Configuration, why), true);
+                self.note_failure(place(host), Failure::new(ErrorKind::Configuration, why), true);
             }
             FleetReply::Notice(text) => tracing::warn!("{text}"),
             FleetReply::Job { .. }
@@ -192,7 +192,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
         }
     }
 
-    fn exited(&mut self, host: usize, exit: Exit) {
+    fn note_exit(&mut self, host: usize, exit: Exit) {
         let lost = self.hosts.get(host).and_then(Option::as_ref);
         let lost = lost.map_or(0, |collected| collected.lost);
         if lost > 0 {
@@ -203,7 +203,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
                     format!("{lost} parts of this host's output are lost"),
                 )
             };
-            return self.failed(host, failure, true);
+            return self.note_failure(host, failure, true);
         }
         let status = match exit {
             Exit::Status(status) => ExitStatus::Exited(status),
@@ -213,7 +213,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
         self.end(host, Ok(status), false);
     }
 
-    fn failed(&mut self, host: usize, failure: Failure, is_of_fleet: bool) {
+    fn note_failure(&mut self, host: usize, failure: Failure, is_of_fleet: bool) {
         self.end(host, Err(failure), is_of_fleet);
     }
 

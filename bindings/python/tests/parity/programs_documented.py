@@ -12,7 +12,7 @@ from typing import Any
 from .programs_paramiko import Program, See, _client, kind, raised
 
 
-def told(call: Callable[[], object]) -> list[str]:
+def classes(call: Callable[[], object]) -> list[str]:
     """The classes of the exceptions that a traceback shows of a call."""
     try:
         call()
@@ -28,17 +28,17 @@ def told(call: Callable[[], object]) -> list[str]:
 
 def causes(paramiko: Any, see: See, about: Any) -> None:
     wrong = paramiko.Ed25519Key.from_private_key_file(about["other_key"])
-    see(told(lambda: _client(paramiko, about, key_filename=None, pkey=wrong)))
-    see(told(lambda: _client(paramiko, about, key_filename=about["other_key"])))
-    see(told(lambda: _client(paramiko, about, key_filename=None)))
-    see(told(lambda: _client(paramiko, about, key_filename=None, password="x")))
-    see(told(lambda: _client(paramiko, about, key_filename="/no/such/key")))
-    see(told(lambda: _client(paramiko, about, key_filename=about["encrypted"])))
-    see(told(lambda: _client(paramiko, about, key_filename=about["encrypted"], passphrase="wrong")))
-    see(told(lambda: _client(paramiko, about, port=about["unused"])))
-    see(told(lambda: paramiko.SSHClient().connect("no-such-host.invalid", username="x")))
-    see(told(lambda: paramiko.SSHClient().connect(about["address"], port=about["port"], username="x", password="y")))
-    see(told(lambda: paramiko.Ed25519Key.from_private_key_file(about["encrypted"], "wrong")))
+    see(classes(lambda: _client(paramiko, about, key_filename=None, pkey=wrong)))
+    see(classes(lambda: _client(paramiko, about, key_filename=about["other_key"])))
+    see(classes(lambda: _client(paramiko, about, key_filename=None)))
+    see(classes(lambda: _client(paramiko, about, key_filename=None, password="x")))
+    see(classes(lambda: _client(paramiko, about, key_filename="/no/such/key")))
+    see(classes(lambda: _client(paramiko, about, key_filename=about["encrypted"])))
+    see(classes(lambda: _client(paramiko, about, key_filename=about["encrypted"], passphrase="wrong")))
+    see(classes(lambda: _client(paramiko, about, port=about["unused"])))
+    see(classes(lambda: paramiko.SSHClient().connect("no-such-host.invalid", username="x")))
+    see(classes(lambda: paramiko.SSHClient().connect(about["address"], port=about["port"], username="x", password="y")))
+    see(classes(lambda: paramiko.Ed25519Key.from_private_key_file(about["encrypted"], "wrong")))
     client = _client(paramiko, about)
     transport, sftp = client.get_transport(), client.open_sftp()
     for name, *arguments in (
@@ -50,11 +50,11 @@ def causes(paramiko: Any, see: See, about: Any) -> None:
         ("rename", "/none", "/other"),
         ("get", "/none", os.path.join(about["directory"], "none")),
     ):
-        see(name, told(lambda: getattr(sftp, name)(*arguments)))  # noqa: B023
-    see(told(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0))))
-    see(told(lambda: transport.open_session().invoke_subsystem("none")))
+        see(name, classes(lambda: getattr(sftp, name)(*arguments)))  # noqa: B023
+    see(classes(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0))))
+    see(classes(lambda: transport.open_session().invoke_subsystem("none")))
     client.close()
-    see(told(transport.open_session), told(lambda: sftp.listdir(".")))
+    see(classes(transport.open_session), classes(lambda: sftp.listdir(".")))
 
 
 def writing(paramiko: Any, see: See, about: Any) -> None:
@@ -174,7 +174,7 @@ def let_go(paramiko: Any, see: See, about: Any) -> None:
     see(_client(paramiko, about).open_sftp().open(words.name).read())
 
 
-def counted(paramiko: Any, see: See, about: Any) -> None:
+def count(paramiko: Any, see: See, about: Any) -> None:
     """The number of bytes sent: bytes, or characters of text."""
     client = _client(paramiko, about)
     channel = client.get_transport().open_session()
@@ -220,7 +220,7 @@ def slow_answers(paramiko: Any, see: See, about: Any) -> None:
     see(sftp.get_channel().gettimeout())
     sftp.get_channel().settimeout(0.3)
     # Nobody writes: the server waits.
-    see(told(lambda: sftp.open(fifo))[0])
+    see(classes(lambda: sftp.open(fifo))[0])
     client.close()
     client = _client(paramiko, about)
     sftp = client.open_sftp()
@@ -258,7 +258,7 @@ on_openssh: dict[str, Program] = {
     "full windows": full_windows,
     "sessions before their start": before_the_start,
     "what is let go": let_go,
-    "what is counted": counted,
+    "what is counted": count,
     "sizes of terminals": sizes,
     "slow answers": slow_answers,
     "a deaf server": deaf_server,
@@ -268,21 +268,21 @@ on_openssh: dict[str, Program] = {
 def events(paramiko: Any, see: See, about: Any) -> None:
     address = ("127.0.0.1", about["paramiko"])
 
-    def begun() -> Any:
+    def begin() -> Any:
         transport, done = paramiko.Transport(address), threading.Event()
         see(transport.start_client(done), done.wait(10), transport.is_active(), transport.get_exception())
         return transport
 
-    transport, done = begun(), threading.Event()
+    transport, done = begin(), threading.Event()
     see(transport.auth_password("me", "wrong", done), done.wait(10), transport.is_authenticated())
     done.clear()
     see(transport.auth_password("me", "sesame", done), done.wait(10), transport.is_authenticated())
     transport.close()
-    transport, done = begun(), threading.Event()
+    transport, done = begin(), threading.Event()
     # The server takes its time.
     see(transport.auth_password("slow", "x", done), done.is_set(), transport.is_authenticated())
     transport.close()
-    transport, done = begun(), threading.Event()
+    transport, done = begin(), threading.Event()
     key = paramiko.Ed25519Key.from_private_key_file(about["other_key"])
     see(transport.auth_publickey("keyonly", key, done), done.wait(10), transport.is_authenticated())
     transport.close()

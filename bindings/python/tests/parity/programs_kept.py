@@ -64,19 +64,19 @@ def late_output(paramiko: Any, see: See, about: Any) -> None:
     """The next read gets the data of one that took too long."""
     client = _client(paramiko, about)
 
-    def begun(command: str) -> Any:
+    def begin(command: str) -> Any:
         return client.exec_command(command, timeout=_ARRIVAL)[1]
 
     late = f"printf abcdef; sleep {3 * _ARRIVAL}; echo ghi"
-    stdout = begun(late)
+    stdout = begin(late)
     see(kind(lambda: stdout.read(10)))
     time.sleep(3 * _ARRIVAL)
     see(stdout.read(10), stdout.tell())
-    stdout, buffer = begun(late), bytearray(10)
+    stdout, buffer = begin(late), bytearray(10)
     see(kind(lambda: stdout.readinto(buffer)), bytes(buffer))
     time.sleep(3 * _ARRIVAL)
     see(stdout.readinto(buffer), bytes(buffer))
-    stdout = begun(f"printf 'one\\ntwo'; sleep {3 * _ARRIVAL}; echo; echo three")
+    stdout = begin(f"printf 'one\\ntwo'; sleep {3 * _ARRIVAL}; echo; echo three")
     see(stdout.readline(), kind(lambda: stdout.read(4)))
     time.sleep(3 * _ARRIVAL)
     see(list(stdout))
@@ -96,24 +96,24 @@ def places(paramiko: Any, see: See, about: Any) -> None:
                 sftp.remove(path)
             seen: list[Any] = []
             with sftp.open(path, mode, bufsize) as file:
-                seen += [file.tell(), returned(lambda: file.read(2)), file.tell()]
+                seen += [file.tell(), outcome(lambda: file.read(2)), file.tell()]
                 file.seek(3)
-                seen += [file.tell(), returned(lambda: file.write("XY")), returned(file.flush), file.tell()]
+                seen += [file.tell(), outcome(lambda: file.write("XY")), outcome(file.flush), file.tell()]
                 seen += [
-                    returned(lambda: file.read(2)),
+                    outcome(lambda: file.read(2)),
                     file.tell(),
-                    returned(lambda: file.write("Z")),
-                    returned(file.flush),
+                    outcome(lambda: file.write("Z")),
+                    outcome(file.flush),
                 ]
                 file.seek(0)
-                seen += [file.tell(), returned(file.readline), returned(lambda: file.readline(2))]
+                seen += [file.tell(), outcome(file.readline), outcome(lambda: file.readline(2))]
                 if mode != "rU":
                     file.seek(2, file.SEEK_CUR)
-                seen += [returned(lambda: file.read(3)), returned(lambda: file.write("+")), returned(file.flush)]
+                seen += [outcome(lambda: file.read(3)), outcome(lambda: file.write("+")), outcome(file.flush)]
                 # Paramiko counts a line's end as one, whatever it was.
                 seen.append(None if mode == "rU" else file.tell())
                 file.seek(-3, file.SEEK_END)
-                seen += [file.tell(), returned(file.readlines), returned(file.read), file.tell(), file.newlines]
+                seen += [file.tell(), outcome(file.readlines), outcome(file.read), file.tell(), file.newlines]
             see(mode, bufsize, *seen, file.tell())
             with sftp.open(path) as file:
                 see(file.read())
@@ -131,7 +131,7 @@ def places(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
-def returned(call: Callable[[], object]) -> object:
+def outcome(call: Callable[[], object]) -> object:
     """Return the value or the exception of a call."""
     try:
         return call()

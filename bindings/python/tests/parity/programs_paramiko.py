@@ -199,14 +199,14 @@ def log_ins(paramiko: Any, see: See, about: Any) -> None:
 
     see(raised(strict)[0], "not found in known_hosts" in raised(strict)[1])
 
-    def changed() -> None:
+    def change() -> None:
         client = paramiko.SSHClient()
         name = f"[{about['address']}]:{about['port']}"
         client.get_host_keys().add(name, "ssh-ed25519", wrong)
         client.connect(about["address"], port=about["port"], username=about["user"], key_filename=about["key"])
 
     try:
-        changed()
+        change()
     except paramiko.BadHostKeyException as error:
         see(error.hostname, error.expected_key == wrong, error.key.get_name(), "does not match" in str(error))
 
@@ -479,7 +479,7 @@ def policies(paramiko: Any, see: See, about: Any) -> None:
     see(raised(lambda: connect(Refusing())))
 
 
-def forwarded(paramiko: Any, see: See, about: Any) -> None:
+def forward(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     transport = client.get_transport()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -655,7 +655,7 @@ on_openssh: dict[str, Program] = {
     "SFTP": sftp,
     "attributes": attributes,
     "policies": policies,
-    "forwarded ports": forwarded,
+    "forwarded ports": forward,
     "over given sockets": over_sockets,
     "configuration": configuration,
     "strategies": strategies,

@@ -15,7 +15,7 @@ from typing import Any
 from .programs_paramiko import Program, See, _client, kind, raised
 
 
-def until(holds: Callable[[], object]) -> bool:
+def wait_until(holds: Callable[[], object]) -> bool:
     """Waits until it holds; whether it ever does."""
     pause = threading.Event()
     return any(holds() or pause.wait(0.01) for _ in range(1000))
@@ -117,12 +117,12 @@ def ends_of_tunnels(paramiko: Any, see: See, about: Any) -> None:
         tunnel = transport.open_channel("direct-tcpip", address, ("127.0.0.1", 0))
         see(tunnel.closed, tunnel.exit_status_ready())
         # Known before anything is read.
-        see(until(lambda: tunnel.eof_received), tunnel.closed, tunnel.recv_ready())
+        see(wait_until(lambda: tunnel.eof_received), tunnel.closed, tunnel.recv_ready())
         see(tunnel.recv(100), tunnel.recv(100), tunnel.closed, tunnel.eof_received, tunnel.recv_ready())
         # The other direction is there for as long as this side wants it.
         see(tunnel.send_ready(), tunnel.send(b"answer"), tunnel.closed)
         tunnel.shutdown_write()
-        see(tunnel.eof_sent, until(lambda: tunnel.closed))
+        see(tunnel.eof_sent, wait_until(lambda: tunnel.closed))
     see(heard, tunnel.recv(1), raised(lambda: tunnel.send(b"more")), tunnel.recv_exit_status())
     with _other_side(lambda peer: peer.recv(100)) as address:
         tunnel = transport.open_channel("direct-tcpip", address, ("127.0.0.1", 0))
@@ -140,10 +140,10 @@ def ends_of_commands(paramiko: Any, see: See, about: Any) -> None:
     channel = client.get_transport().open_session()
     channel.exec_command("sleep 2 & echo there; exit 3")
     see(channel.recv(100), channel.recv_exit_status(), channel.exit_status_ready(), channel.closed, channel.eof_received)
-    see(channel.recv(100), channel.eof_received, until(lambda: channel.closed))
+    see(channel.recv(100), channel.eof_received, wait_until(lambda: channel.closed))
     channel = client.get_transport().open_session()
     channel.exec_command("echo unread")
-    see(until(lambda: channel.eof_received), until(lambda: channel.closed), channel.recv_ready(), channel.recv(100))
+    see(wait_until(lambda: channel.eof_received), wait_until(lambda: channel.closed), channel.recv_ready(), channel.recv(100))
     channel = client.get_transport().open_session()
     channel.fileno()
     see(kind(lambda: channel.invoke_subsystem("nothing")), channel.closed, _readable(channel, 30), channel.recv(1))
@@ -160,7 +160,7 @@ def log(paramiko: Any, see: See, about: Any) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             said.append([record.levelname, record.name, record.getMessage()])
 
-    def told() -> list[list[Any]]:
+    def take_said() -> list[list[Any]]:
         took = said[:]
         said.clear()
         return took
@@ -170,18 +170,18 @@ def log(paramiko: Any, see: See, about: Any) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     client = _client(paramiko, about)
-    see(told())
+    see(take_said())
     client.exec_command("true")[1].channel.recv_exit_status()
     sftp = client.open_sftp()
-    see(told(), sftp.listdir("/") != [])
+    see(take_said(), sftp.listdir("/") != [])
     sftp.close()
-    see(told())
+    see(take_said())
     transport = client.get_transport()
-    see(raised(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0)))[0], told())
+    see(raised(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0)))[0], take_said())
     transport.set_log_channel("paramiko.mine")
     see(transport.get_log_channel(), transport.open_session().logger.name)
     client.open_sftp()
-    see([record[1] for record in told()])
+    see([record[1] for record in take_said()])
     client.close()
     client = paramiko.SSHClient()
     client.set_log_channel("paramiko.chosen")
@@ -197,7 +197,7 @@ def log(paramiko: Any, see: See, about: Any) -> None:
     client.set_missing_host_key_policy(Own())
     options = {"port": about["port"], "username": about["user"], "allow_agent": False, "look_for_keys": False}
     client.connect(about["address"], key_filename=about["key"], **options)
-    see(sorted(told()))
+    see(sorted(take_said()))
     client.close()
     logger.removeHandler(handler)
     logger.setLevel(level)

@@ -21,12 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-def shown(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, (list, tuple)):
-        return [shown(each) for each in value]
+        return [as_json(each) for each in value]
     if isinstance(value, dict):
-        return {str(key): shown(each) for key, each in value.items()}
+        return {str(key): as_json(each) for key, each in value.items()}
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 
@@ -40,7 +40,7 @@ def main(name: str, implementation: str, about: dict[str, Any]) -> None:
         seen: list[Any] = []
 
         def see(*values: Any, seen: list[Any] = seen) -> None:
-            seen.append(shown(values))
+            seen.append(as_json(values))
 
         with tempfile.TemporaryDirectory() as directory:
             try:

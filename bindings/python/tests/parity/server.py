@@ -14,7 +14,7 @@ from typing import Any
 import paramiko
 
 
-def told(call: Any) -> Any:
+def answer(call: Any) -> Any:
     """Return the value of a call, or SFTP's code for the system's error."""
     try:
         return call()
@@ -33,26 +33,26 @@ class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
         return paramiko.SFTPAttributes.from_stat(os.lstat(path), name)
 
     def list_folder(self, path: str) -> Any:
-        return told(lambda: [self._attributes(os.path.join(path, name), name) for name in os.listdir(path)])
+        return answer(lambda: [self._attributes(os.path.join(path, name), name) for name in os.listdir(path)])
 
     def stat(self, path: str) -> Any:
-        return told(lambda: paramiko.SFTPAttributes.from_stat(os.stat(path)))
+        return answer(lambda: paramiko.SFTPAttributes.from_stat(os.stat(path)))
 
     def lstat(self, path: str) -> Any:
-        return told(lambda: self._attributes(path))
+        return answer(lambda: self._attributes(path))
 
     def open(self, path: str, flags: int, attr: Any) -> Any:
-        def opened() -> Any:
+        def open_file() -> Any:
             handle = paramiko.SFTPHandle(flags)
             mode = "ab" if flags & os.O_APPEND else "r+b" if flags & (os.O_WRONLY | os.O_RDWR) else "rb"
             handle.readfile = handle.writefile = os.fdopen(os.open(path, flags, 0o600), mode)
             handle.stat = lambda: self._attributes(path)
             return handle
 
-        return told(opened)
+        return answer(open_file)
 
     def _do(self, call: Any, *arguments: Any) -> Any:
-        return told(lambda: call(*arguments) or paramiko.SFTP_OK)
+        return answer(lambda: call(*arguments) or paramiko.SFTP_OK)
 
     def remove(self, path: str) -> Any:
         return self._do(os.remove, path)
@@ -78,7 +78,7 @@ class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
         return self._do(os.symlink, target_path, path)
 
     def readlink(self, path: str) -> Any:
-        return told(lambda: os.readlink(path))
+        return answer(lambda: os.readlink(path))
 
 
 class Judge(paramiko.ServerInterface):  # type: ignore[misc]

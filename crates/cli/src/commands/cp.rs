@@ -246,14 +246,14 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     });
     let mut copies = futures_util::stream::iter(copies).buffer_unordered(args.jobs.into());
     for host in &skipped {
-        view.broken(&host.name, &anyhow!("{}", host.why));
+        view.report_broken(&host.name, &anyhow!("{}", host.why));
     }
     let mut success = skipped.is_empty();
     loop {
         let ended = match interrupts.or(copies.next()).await {
             Ok(ended) => ended,
             Err(signal) => {
-                view.interrupted(match args.is_dry() || args.no_partial {
+                view.report_interrupt(match args.is_dry() || args.no_partial {
                     true => "not everything was done",
                     false => again,
                 });
@@ -262,10 +262,10 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         };
         match ended {
             None => break,
-            Some((name, Ok(ended))) => success &= view.ended(&name, ended)?,
+            Some((name, Ok(ended))) => success &= view.report_end(&name, ended)?,
             Some((name, Err(error))) if view.several() => {
                 success = false;
-                view.broken(&name, &error);
+                view.report_broken(&name, &error);
             }
             Some((_, Err(error))) => {
                 view.finish();
@@ -497,7 +497,7 @@ async fn converse(
     let keeps_parts = request.options.partial && !request.options.dry_run;
     let mut has_begun = false;
     client.send_with(&Request::Copy(Box::new(request)), fds).await?;
-    let mut talk = Conversation::new(client, backend.questions()).at(place);
+    let mut talk = Conversation::new(client, backend.questions()).with_place(place);
     loop {
         let reply = match talk.next().await {
             Err(ClientError::Gone) => {

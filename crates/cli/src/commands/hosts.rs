@@ -13,7 +13,7 @@ use trunkline_control::protocol::{
 };
 use trunkline_request::World;
 use trunkline_request::hosts::Target;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::ask::{answer, ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, Running, runtime};
@@ -153,7 +153,7 @@ pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode
         drop(backend.connect(daemon).await?);
         let warm = async |place, target: &Target| {
             let mut client = backend.connect(daemon).await?;
-            let talk = Conversation::new(&mut client, backend.questions()).at(place);
+            let talk = Conversation::new(&mut client, backend.questions()).with_place(place);
             let host = hosts.request(target);
             match answer(talk, Request::Warm { host, pin }).await? {
                 Reply::Done => {}
@@ -176,7 +176,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     if args.stale {
         let config_file = args.hosts.ssh.config_file().map(OsStr::to_owned);
         let removed = runtime.block_on(remove_stale(config_file, backend))?;
-        println!("removed {}", counted(removed, "socket"));
+        println!("removed {}", count_of(removed, "socket"));
         return Ok(ExitCode::SUCCESS);
     }
     let at_once = args.now;
@@ -187,7 +187,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
             for text in busy {
                 crate::report::tell(text);
             }
-            println!("closed {}", counted(count, "connection"));
+            println!("closed {}", count_of(count, "connection"));
             return Ok(ExitCode::SUCCESS);
         }
         let hosts = &args.hosts.find(true, backend).await?;
@@ -202,7 +202,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
                 0 => bail!(busy),
                 _ => {}
             }
-            let mut text = format!("closed {}\n", counted(count, "connection"));
+            let mut text = format!("closed {}\n", count_of(count, "connection"));
             if !busy.is_empty() {
                 text = format!("{busy}\n{text}");
             }

@@ -240,7 +240,7 @@ async fn talk(
     let daemon = match called {
         Some((call, reply, begun)) => {
             hostname = begun;
-            Conversation::after(reply, call.into_client()?, backend.questions())
+            Conversation::resume(reply, call.into_client()?, backend.questions())
         }
         None => {
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());

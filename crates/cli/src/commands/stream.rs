@@ -611,7 +611,7 @@ impl Follower<'_> {
             }
         };
         let questions = self.backend.questions();
-        let mut talk = Conversation::new(client, questions).at(self.place);
+        let mut talk = Conversation::new(client, questions).with_place(self.place);
         let name = &self.host.name;
         let names = Names::default();
         let mut out = LinePrefixer::new(&names, name, 1, Stream::Stdout, self.view.colours);

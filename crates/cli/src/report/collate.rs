@@ -7,7 +7,7 @@ use super::{HostResult, Outcome, fold, join, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 /// Hosts with the same outcome and, byte for byte, the same output.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Group<'_> {
         let rule = "-".repeat(RULE);
         let names = colours.host(fold::fold(&self.hosts));
         let count = if self.hosts.len() > 1 {
-            format!(" ({})", counted(self.hosts.len(), "host"))
+            format!(" ({})", count_of(self.hosts.len(), "host"))
         } else {
             String::new()
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport, MasterState};
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use super::grid::{Grid, wrapped_list};
 
@@ -145,7 +145,7 @@ const COLUMNS: [Column; 13] = [
                 .pid
                 .map_or_else(String::new, |pid| format!("process {pid}")),
             (None, 0) => String::new(),
-            (None, some) => counted(some, "socket"),
+            (None, some) => count_of(some, "socket"),
         },
     },
 ];
@@ -185,7 +185,7 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
 fn resumptions(hosts: &[HostReport]) -> String {
     let hosts = hosts.iter().filter(|host| host.resumed > 0);
     let line = |host: &HostReport| {
-        let times = counted(host.resumed, "time");
+        let times = count_of(host.resumed, "time");
         let name = Printable::line(&host.name);
         format!("{name}: running SFTP sessions were carried over to a new connection {times}\n")
     };

@@ -6,7 +6,7 @@ use super::{Execution, HostResult, INTERRUPTED, Outcome, fold, join, printable, 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 /// Returns the table of failures, and whether their commands may have run; empty if there are none. Equal failures
 /// share a row under their hosts' folded names, most hosts first.
@@ -103,7 +103,7 @@ pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours
     if warm > 0 {
         parts.push(format!("{warm} warm"));
     }
-    let total = format!("{} in {}", counted(results.len(), "host"), seconds(elapsed));
+    let total = format!("{} in {}", count_of(results.len(), "host"), seconds(elapsed));
     if parts.is_empty() {
         format!("{total}\n")
     } else {

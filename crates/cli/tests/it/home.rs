@@ -58,7 +58,7 @@ impl Home {
     /// The same with a server under the name `box`, and these lines about it.
     pub(crate) fn config_of_box(&self, server: &Sshd, lines: &[&str]) -> PathBuf {
         let entry = server.host_entry("box");
-        self.config([lines.iter().fold(entry, |entry, line| entry.with(line))])
+        self.config([lines.iter().fold(entry, |entry, line| entry.with_line(line))])
     }
 
     /// The control socket.
@@ -152,7 +152,7 @@ impl Home {
     }
 
     /// Runs a command line on the server and returns how it went.
-    pub(crate) fn on(&self, server: &Sshd, command: &str) -> Output {
+    pub(crate) fn run_on(&self, server: &Sshd, command: &str) -> Output {
         finish(self.ssh(server).arg(server.alias()).arg(command))
     }
 

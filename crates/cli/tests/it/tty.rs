@@ -116,7 +116,7 @@ impl Terminal {
     }
 
     /// Everything shown so far.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&lock(&self.screen.text)).into_owned()
     }
 
@@ -186,7 +186,7 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- the terminal\n{}\n---", self.shown());
+            eprintln!("--- the terminal\n{}\n---", self.text());
         }
     }
 }

@@ -62,7 +62,7 @@ fn top_gives_the_terminal_back_however_it_ends() {
 #[test]
 fn top_closes_a_hosts_connections_after_a_yes_and_not_before() {
     let (home, server) = (Home::new(), server());
-    assert!(home.on(&server, "true").status.success());
+    assert!(home.run_on(&server, "true").status.success());
     let mut top = top(&home);
     top.expect(server.alias());
     top.send("cn");
@@ -110,7 +110,7 @@ fn top_waits_for_a_daemon_shows_it_and_says_when_it_has_ended() {
 #[test]
 fn top_follows_the_size_of_a_window_of_tmux_and_leaves_it_as_it_was() {
     let (home, server) = (Home::new(), server());
-    assert!(home.on(&server, "true").status.success());
+    assert!(home.run_on(&server, "true").status.success());
     let tmux = Tmux { home: &home };
     let line = format!(
         "echo before; {} top --interval 100ms; echo ended $?; exec cat",
@@ -177,7 +177,7 @@ fn the_page_is_for_those_who_have_its_address_and_for_no_other_site() {
 #[test]
 fn a_browser_shows_what_goes_on_and_names_as_text() {
     let (home, server) = (Home::new(), server());
-    assert!(home.on(&server, "true").status.success());
+    assert!(home.run_on(&server, "true").status.success());
     let evil = "<img src=x onerror=document.title='run'>";
     let mut ssh = home.ssh(&server);
     let mut running = Sleeping(

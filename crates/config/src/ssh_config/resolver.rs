@@ -308,7 +308,7 @@ impl Resolver {
 
     /// The answer, where it is known and still holds. Looks at files' times and runs nothing.
     #[must_use]
-    pub fn cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
+    pub fn find_cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
         let mut answers = vec![self.find_known(request)?];
         let mut behind = request.for_jump(answers[0].config.jump_hosts());
         while let Some(jump) = behind {

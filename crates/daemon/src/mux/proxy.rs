@@ -103,7 +103,7 @@ impl Client<'_> {
             done = proxy.run(door.ending()) => done.err(),
             Err(failed) = write(writer, packets) => Some(Offence::Io(failed)),
             () = async { globals.await; std::future::pending().await } => None,
-            error = connection.ended() => {
+            error = connection.wait_for_end() => {
                 tracing::info!("a proxy client is sent away: {error}");
                 None
             }
@@ -334,7 +334,7 @@ async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Pee
             match connected.await {
                 Ok(stream) => {
                     let carrying = stream.closer();
-                    entry.carries(move || carrying.carried());
+                    entry.carries(move || carrying.bytes_carried());
                     inside.stream(peer, stream).await;
                     return Ended {
                         channel,

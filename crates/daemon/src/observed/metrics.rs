@@ -374,7 +374,7 @@ mod tests {
             config: "c".into(),
         };
         let recordings = Recordings::start(&place, &engine).unwrap();
-        let metrics = Metrics::new(&engine, SystemTime::now(), &Audit::disabled(), &recordings);
+        let metrics = Metrics::new(&engine, SystemTime::now(), &Audit::none(), &recordings);
         metrics.session(&Program::Configured);
         metrics.copy(&Reply::Failed(Failure::new(ErrorKind::File, "it is full")));
         metrics.decline_mux(Stock::Up, Decline::Failed(ErrorKind::Configuration));

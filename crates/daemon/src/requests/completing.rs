@@ -67,7 +67,7 @@ pub(crate) async fn remote_names(
     let config = engine.resolve(&asked).await?;
     let none = Reply::RemoteNames(Vec::new());
     let is_connected = engine
-        .connected(&config)
+        .find_connected(&config)
         .is_some_and(|status| status.lanes.iter().any(|lane| lane.info.is_some()));
     // A completion is not worth a question to the user.
     if !is_connected || engine.confirms_use(&config) {

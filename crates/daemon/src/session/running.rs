@@ -110,11 +110,11 @@ impl<'a, E: Events> Running<'a, E> {
         let (framed, _frames) = mpsc::unbounded_channel();
         // Held, so that a connection without tunnels at the moment does not count as idle.
         let connection = self.host.hold();
-        let mut apart = self.host.apart();
+        let mut apart = self.host.watch_busy();
         let mut attended = pin!(self.attend(inputs, framed, None));
         loop {
             tokio::select! {
-                error = connection.ended() => return Err(error),
+                error = connection.wait_for_end() => return Err(error),
                 _ = &mut attended => return Ok(Reply::Exit(Exit::Status(0))),
                 Ok(()) = apart.changed() => {
                     let apart = *apart.borrow_and_update();
@@ -240,7 +240,7 @@ impl<E: Events> Pump<'_, E> {
     /// Waits for the session's end. Tells the client when the session has begun, records how the command ended, and
     /// reports that to clients that want to know.
     async fn status(&self, end: &mut SessionEnd) -> Result<ExitStatus, Error> {
-        end.started().await?;
+        end.wait_for_start().await?;
         let lacks_terminal = self.control.is_terminal_refused();
         if lacks_terminal && self.running.needs_terminal {
             // ssh ends here, whatever the command does.
@@ -248,7 +248,7 @@ impl<E: Events> Pump<'_, E> {
             return Err(Error::terminal_refused(self.running.name()));
         }
         self.running.events.tell_begun(lacks_terminal).await;
-        let Some(exit) = end.exited().await else {
+        let Some(exit) = end.wait_for_exit().await else {
             return end.wait().await;
         };
         self.running.observers.audit.note_exit(&exit);

@@ -124,7 +124,7 @@ pub(crate) async fn tunnel(
     entry: &Entry,
 ) -> Reply {
     let channel = stream.closer();
-    entry.carries(move || channel.carried());
+    entry.carries(move || channel.bytes_carried());
     events.tell_begun(false).await;
     let (mut reader, mut writer) = stream.into_split();
     let (framed, frames) = mpsc::unbounded_channel();
@@ -148,9 +148,9 @@ pub(crate) async fn tunnel(
         match tokio::join!(down, up(streams.stdin, frames, &mut writer)).0 {
             // Closing discards data that the server's window has not let out. sshd closes once both directions have
             // ended.
-            Ok(()) => writer.closed().await,
+            Ok(()) => writer.wait_for_close().await,
             // A client that takes no more does not wait for the server's end.
-            Err(_) => drop(writer.drained().await),
+            Err(_) => drop(writer.wait_until_sent().await),
         }
     };
     tokio::select! {
@@ -166,7 +166,7 @@ async fn up(mut source: Source, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, wr
         let data = tokio::select! {
             biased;
             data = source.next(&mut frames) => data,
-            () = writer.closed() => return,
+            () = writer.wait_for_close() => return,
         };
         if data.is_empty() || writer.send(data).await.is_err() {
             break;

@@ -31,7 +31,7 @@ async fn a_tunnel_ends_each_direction_by_itself() {
         writer.finish().await;
         assert_eq!(rest(&mut reader).await, b"there and back");
         assert!(reader.is_complete().await);
-        writer.closed().await;
+        writer.wait_for_close().await;
     })
     .await;
 }

@@ -28,7 +28,7 @@ use trunkline_testkit::Sshd;
 use thread::Daemon;
 
 fn engine() -> ProgramEngine {
-    ProgramEngine::unrecorded(Engine::new(Settings::default(), MemoryPlace::Process))
+    ProgramEngine::without_record(Engine::new(Settings::default(), MemoryPlace::Process))
 }
 
 /// A destination in a world whose daemon is in `directory`.

@@ -89,7 +89,7 @@ async fn hold(way: &Way) -> Session {
         .session(&exec("cat"), [Route::Pipe, Route::Pipe, Route::Ignore])
         .await
         .unwrap();
-    session.end.started().await.unwrap();
+    session.end.wait_for_start().await.unwrap();
     session
 }
 

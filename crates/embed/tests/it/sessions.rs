@@ -52,11 +52,11 @@ async fn how_a_command_ended_is_known_while_another_process_has_its_output() {
             panic!("all is the program's");
         };
         // Its session ends only when the gate is open.
-        assert_eq!(end.exited().await, Ok(ExitStatus::Exited(6)));
+        assert_eq!(end.wait_for_exit().await, Ok(ExitStatus::Exited(6)));
         std::fs::write(&gate, "").unwrap();
         assert_eq!(rest(&mut stdout).await, b"late\n");
         assert_eq!(end.wait().await, Ok(ExitStatus::Exited(6)));
-        assert_eq!(end.exited().await, Ok(ExitStatus::Exited(6)));
+        assert_eq!(end.wait_for_exit().await, Ok(ExitStatus::Exited(6)));
     })
     .await;
 }
@@ -103,7 +103,7 @@ async fn signals_go_both_ways() {
             "{ended:?}"
         );
         let mut session = way.session(&exec("exec sleep 600"), ALL).await.unwrap();
-        session.end.started().await.unwrap();
+        session.end.wait_for_start().await.unwrap();
         session.control.signal("USR1");
         // Not every OpenSSH delivers it to root's command (session.c, session_signal_req), but each takes note of it.
         sent.set(sent.get() + 1);
@@ -221,7 +221,7 @@ async fn a_session_that_is_closed_may_have_run() {
     let sshd = Sshd::start_default().unwrap();
     each_way(&sshd, &[], async |way| {
         let mut session = way.session(&exec("sleep 600"), ALL).await.unwrap();
-        session.end.started().await.unwrap();
+        session.end.wait_for_start().await.unwrap();
         session.control.close();
         match session.end.wait().await {
             // The server told how its SIGHUP ended it.

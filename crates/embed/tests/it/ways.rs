@@ -55,8 +55,8 @@ async fn the_settings_keep_an_engine_of_the_programs_own_from_hosts() {
         let described = engine.private_host(config, Login::new(), &Interaction::none());
         let described = described.err().unwrap().to_string();
         assert!(described.contains(why), "{described}");
-        for engine in [engine.apart(None), engine] {
-            let engine = ProgramEngine::unrecorded(engine);
+        for engine in [engine.isolate(None), engine] {
+            let engine = ProgramEngine::without_record(engine);
             let found = Way::find(&destination, async || Ok(engine)).await;
             let failure = found.err().unwrap();
             assert_eq!(failure.kind, ErrorKind::Configuration);
@@ -68,9 +68,9 @@ async fn the_settings_keep_an_engine_of_the_programs_own_from_hosts() {
         ..recorded
     };
     let engine = Engine::new(elsewhere, MemoryPlace::Process);
-    engine.audited();
-    let engine = ProgramEngine::unrecorded(engine);
-    let way = Way::find(&destination, async || Ok(engine.apart(None)))
+    engine.mark_audited();
+    let engine = ProgramEngine::without_record(engine);
+    let way = Way::find(&destination, async || Ok(engine.isolate(None)))
         .await
         .unwrap();
     way.connect().await.unwrap();

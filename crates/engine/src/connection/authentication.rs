@@ -87,7 +87,7 @@ struct CourseTaken {
 
 impl CourseTaken {
     /// Notes that the last method did not let the user in, at least not by itself.
-    fn answered(&mut self, partial: bool, used: Option<&Candidate>) {
+    fn note_refusal(&mut self, partial: bool, used: Option<&Candidate>) {
         match self.trying.take() {
             Some(way) if partial => {
                 self.accepted.push(way);
@@ -179,8 +179,8 @@ impl<'a> Authentication<'a> {
         self.sole = false;
         static LOGINS: AtomicU32 = AtomicU32::new(0);
         let login = LOGINS.fetch_add(1, Ordering::Relaxed);
-        if let Some(agreement) = Agreement::of(proto) {
-            course.agreed(login, agreement);
+        if let Some(agreement) = Agreement::from_proto(proto) {
+            course.note_agreement(login, agreement);
         }
         self.course = Some((login, course.clone()));
     }
@@ -199,7 +199,7 @@ impl<'a> Authentication<'a> {
     }
 
     /// Returns who had to answer or confirm something, and would have to again.
-    pub(crate) fn answered(&self) -> Answerer {
+    pub(crate) fn answerer(&self) -> Answerer {
         match &self.used {
             Some(used) if used.wants_touch() => Answerer::Person,
             _ => self.answered.max(self.identities.answered),
@@ -274,7 +274,8 @@ impl<'a> Authentication<'a> {
                     );
                     // The last attempt did not suffice by itself.
                     let used = self.used.take();
-                    self.course_taken.answered(turn.partial_success, used.as_ref());
+                    self.course_taken
+                        .note_refusal(turn.partial_success, used.as_ref());
                 }
                 let first = turn.methods.is_none();
                 if let Some(methods) = turn.methods {

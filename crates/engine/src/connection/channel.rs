@@ -206,7 +206,7 @@ impl ChannelShared {
     }
 
     /// Notes that `len` bytes were sent, and wakes the writer if there is room now or nothing is left.
-    pub(crate) fn sent(&self, len: usize) {
+    pub(crate) fn note_sent(&self, len: usize) {
         let before = self.queued.fetch_sub(len, Ordering::AcqRel);
         if before >= WRITE_LIMIT || before == len {
             self.writer.wake();
@@ -238,12 +238,12 @@ impl ChannelShared {
     }
 
     /// Counts bytes that came from the server. They may be read later or never.
-    pub(crate) fn received(&self, len: usize) {
+    pub(crate) fn note_received(&self, len: usize) {
         self.carried.received.fetch_add(len as u64, Ordering::Relaxed);
     }
 
     /// Returns the bytes given to it for the server, and those that the server has sent.
-    pub(crate) fn carried(&self) -> (u64, u64) {
+    pub(crate) fn bytes_carried(&self) -> (u64, u64) {
         let Carried { sent, received } = &self.carried;
         (sent.load(Ordering::Relaxed), received.load(Ordering::Relaxed))
     }
@@ -567,7 +567,7 @@ impl ChannelWriter {
 
     /// Waits until all written data is on its way to the server; closing the channel drops the rest. Fails with
     /// `BrokenPipe` once the channel is closed.
-    pub async fn drained(&self) -> io::Result<()> {
+    pub async fn wait_until_sent(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
             if self.shared.is_closed() || self.ops.is_closed() {
@@ -608,7 +608,7 @@ impl ChannelWriter {
     }
 
     /// Waits until the channel is closed, by the server or with its connection.
-    pub async fn closed(&self) {
+    pub async fn wait_for_close(&self) {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
             if self.shared.is_closed() || self.ops.is_closed() {
@@ -711,7 +711,7 @@ impl ChannelStream {
 }
 
 /// Returns the error of a channel whose driver was dropped with its runtime.
-pub(super) fn gone() -> Error {
+pub(super) fn gone_error() -> Error {
     shut_down().with_execution(Execution::MayHaveStarted)
 }
 
@@ -733,7 +733,7 @@ impl ChannelEnd {
     /// The connection was lost, or this side closed it.
     pub async fn wait(&mut self) -> Result<(), Error> {
         let ended = (&mut self.0).await;
-        ended.unwrap_or_else(|_| Err(gone())).map(drop)
+        ended.unwrap_or_else(|_| Err(gone_error())).map(drop)
     }
 }
 
@@ -746,8 +746,8 @@ pub struct ChannelCloser {
 
 impl ChannelCloser {
     /// Returns the bytes given to it for the server so far, and those that the server has sent.
-    pub fn carried(&self) -> (u64, u64) {
-        self.shared.carried()
+    pub fn bytes_carried(&self) -> (u64, u64) {
+        self.shared.bytes_carried()
     }
 
     /// Returns whether the server has ended its stream. Unread data may remain.

@@ -257,7 +257,7 @@ pub(crate) async fn proxy_command(
         }),
         address: None,
         rtt: None,
-        words: Some(ProxyWords::of(child.stderr, interaction.clone())),
+        words: Some(ProxyWords::read_from(child.stderr, interaction.clone())),
     })
 }
 
@@ -277,7 +277,7 @@ impl ProxyWords {
     /// A failing command may close its standard error after its standard output.
     const GRACE: Duration = Duration::from_millis(200);
 
-    fn of(stderr: Receiver, interaction: Interaction) -> Self {
+    fn read_from(stderr: Receiver, interaction: Interaction) -> Self {
         let telling = Arc::new(interaction);
         let last = Arc::new(Mutex::default());
         let reading = tokio::spawn(read_words(stderr, Arc::downgrade(&telling), last.clone()));

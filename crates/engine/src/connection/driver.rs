@@ -198,7 +198,7 @@ impl Driver {
         if self.end.is_none() {
             match std::future::poll_fn(|cx| self.poll(cx, true)).await {
                 // The last handle may be dropped before the connection has a question.
-                Ok(question) => return question.ok_or_else(|| self.closed("all work on it was done")),
+                Ok(question) => return question.ok_or_else(|| self.closed_error("all work on it was done")),
                 Err(end) => self.end = Some(end),
             }
             // Deliver what came before the end, for example that the user was let in. Nothing can be answered any more.
@@ -210,7 +210,7 @@ impl Driver {
                 self.end = end;
                 Ok(told)
             }
-            (None, end) => Err(end.unwrap_or_else(|| self.closed("all work on it was done"))),
+            (None, end) => Err(end.unwrap_or_else(|| self.closed_error("all work on it was done"))),
         }
     }
 
@@ -220,7 +220,7 @@ impl Driver {
             return end;
         }
         match std::future::poll_fn(|cx| self.poll(cx, false)).await {
-            Ok(_) => self.closed("all work on it was done"),
+            Ok(_) => self.closed_error("all work on it was done"),
             Err(error) => error,
         }
     }
@@ -398,7 +398,7 @@ impl Driver {
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
         self.keepalive.note_answer(now);
-        self.metrics.heard();
+        self.metrics.note_heard();
         self.received += n as u64;
         self.heard = now;
         self.last_activity = now;
@@ -406,7 +406,7 @@ impl Driver {
         self.metrics.bytes_received.add(n as u64);
         let handled = self.proto.handle_received(now);
         if self.proto.take_starved() {
-            self.io.asked();
+            self.io.expect_reply();
         }
         match handled {
             Ok(()) => Ok(true),
@@ -538,7 +538,7 @@ impl Driver {
     }
 
     /// Returns the part of `data`, and of data held earlier, to send now.
-    fn typed(&mut self, id: ChannelId, data: Bytes) -> Bytes {
+    fn pace_typing(&mut self, id: ChannelId, data: Bytes) -> Bytes {
         let Some(keystrokes) = self.keystrokes.get_mut(&id) else {
             return data;
         };
@@ -594,7 +594,7 @@ impl Driver {
 
     // Round-trip times.
 
-    fn asked(&self) -> RttProbe {
+    fn rtt_probe(&self) -> RttProbe {
         RttProbe {
             at: Instant::now(),
             received: self.received,
@@ -602,7 +602,7 @@ impl Driver {
     }
 
     fn ping(&mut self) {
-        let asked = self.asked();
+        let asked = self.rtt_probe();
         self.pinged.get_or_insert(asked);
         self.proto.ping();
     }
@@ -629,7 +629,7 @@ impl Driver {
             return Ok(());
         }
         if op.asks() {
-            self.io.asked();
+            self.io.expect_reply();
         }
         if op.is_answered() {
             self.keepalive.note_question(Instant::now());
@@ -658,7 +658,7 @@ impl Driver {
                     self.begin(id, port, &requests);
                 }
                 None => {
-                    let _ = started.send(Err(self.closed("the server closed it")));
+                    let _ = started.send(Err(self.closed_error("the server closed it")));
                 }
             },
             Op::Accept { port } => self.accept(port),
@@ -677,7 +677,7 @@ impl Driver {
             }
             Op::Write { channel, data } => match channel.id() {
                 Some(id) if self.ports.contains_key(&id) => self.write(id, data),
-                _ => channel.sent(data.len()),
+                _ => channel.note_sent(data.len()),
             },
             Op::Room {
                 channel,
@@ -697,7 +697,7 @@ impl Driver {
             }
             Op::Close { channel } => {
                 if let Some(id) = channel.id() {
-                    let why = self.closed("the session was closed");
+                    let why = self.closed_error("the session was closed");
                     self.close(id, &why);
                 }
             }
@@ -717,7 +717,7 @@ impl Driver {
             Op::Drain => self.draining = true,
             Op::Disconnect { why } => {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
-                return Err(self.closed(why));
+                return Err(self.closed_error(why));
             }
         }
         Ok(())
@@ -740,7 +740,7 @@ impl Driver {
             if let Some(lease) = &mut port.lease {
                 lease.ends(End::NeverOpened);
             }
-            return end_port(&mut port, &self.closed(why), Execution::DidNotStart);
+            return end_port(&mut port, &self.closed_error(why), Execution::DidNotStart);
         }
         let ready = self.ready.take_if(|_| *kind == ChannelKind::Session);
         let id = ready.unwrap_or_else(|| self.proto.open(kind));
@@ -751,7 +751,7 @@ impl Driver {
             }
         } else {
             // Before that, the answer also waits for PAM.
-            port.asked = self.proto.is_authenticated().then(|| self.asked());
+            port.asked = self.proto.is_authenticated().then(|| self.rtt_probe());
         }
         self.metrics.channels_opened.add(1);
         self.begin(id, port, requests);
@@ -832,10 +832,10 @@ impl Driver {
                     len: kind.text_len(),
                     is_malformed: kind.is_malformed(),
                 };
-                requests.iter().map(Text::of).chain([target]).collect()
+                requests.iter().map(Text::from_request).chain([target]).collect()
             }
-            Op::Begin { requests, .. } => requests.iter().map(Text::of).collect(),
-            Op::Request { request, .. } => vec![Text::of(request)],
+            Op::Begin { requests, .. } => requests.iter().map(Text::from_request).collect(),
+            Op::Request { request, .. } => vec![Text::from_request(request)],
             Op::Global { request, .. } => vec![Text {
                 what: Part::Request,
                 len: request.text_len(),
@@ -963,7 +963,7 @@ impl Driver {
         }
         if request.wants_reply() {
             if port.asked.is_none() && port.replies.is_empty() && self.proto.is_authenticated() {
-                port.asked = Some(self.asked());
+                port.asked = Some(self.rtt_probe());
             }
             port.replies.push_back(match (reply, request) {
                 (Some(reply), _) => Waiter::Caller(reply),
@@ -1026,7 +1026,7 @@ impl Driver {
     /// `reply` is dropped.
     fn write(&mut self, id: ChannelId, data: Bytes) {
         self.note_traffic(id);
-        let data = self.typed(id, data);
+        let data = self.pace_typing(id, data);
         if !data.is_empty() {
             self.proto.write(id, data);
         }
@@ -1067,7 +1067,7 @@ impl Driver {
             ChannelEvent::Data { id, stream, data } => self.deliver(id, stream, data),
             ChannelEvent::Sent { id, len } => {
                 if let Some(port) = self.ports.get(&id) {
-                    port.shared.sent(len);
+                    port.shared.note_sent(len);
                 }
             }
             ChannelEvent::Opened(id) => {
@@ -1178,7 +1178,7 @@ impl Driver {
         let len = data.len();
         let queue = self.ports.get(&id).and_then(|port| {
             // Counted before the channel's end is reported, whether or not it has been read by then.
-            port.shared.received(len);
+            port.shared.note_received(len);
             match stream {
                 Stream::Data => port.stdout.as_ref(),
                 Stream::Stderr => port.stderr.as_ref(),
@@ -1242,7 +1242,7 @@ impl Driver {
         }
     }
 
-    fn closed(&self, why: impl Into<String>) -> Error {
+    fn closed_error(&self, why: impl Into<String>) -> Error {
         Error::Closed {
             host: self.host.clone(),
             why: why.into(),
@@ -1340,7 +1340,7 @@ struct Text {
 }
 
 impl Text {
-    fn of(request: &ChannelRequest) -> Self {
+    fn from_request(request: &ChannelRequest) -> Self {
         let what = match request {
             ChannelRequest::Exec(_) => Part::Command,
             ChannelRequest::Env { .. } => Part::Variable,

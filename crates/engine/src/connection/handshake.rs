@@ -168,7 +168,7 @@ pub(crate) async fn run(
                         }
                         handshake.closed_error()
                     }
-                    None => error.greeted(&greeting),
+                    None => error.with_greeting(&greeting),
                 };
                 (error, Untold::Asked(untouched))
             }
@@ -346,7 +346,7 @@ impl Handshake {
     }
 
     fn host_id(&self) -> HostId {
-        HostId::of(&self.host)
+        HostId::from_config(&self.host)
     }
 
     /// Returns the error of an abandoned handshake.
@@ -440,7 +440,7 @@ fn is_another_server(before: Option<&str>, now: Option<&str>) -> bool {
 
 impl Failed {
     /// Before the server was reached.
-    fn unasked(error: Error, ops: queue::Receiver<Op>) -> Self {
+    fn before_questions(error: Error, ops: queue::Receiver<Op>) -> Self {
         Self {
             error,
             untold: Untold::Asked(ops),
@@ -505,7 +505,7 @@ async fn establish(
             let error = failed
                 .and_then(Result::err)
                 .unwrap_or_else(|| handshake.closed_error());
-            return Err(Failed::unasked(error, ops));
+            return Err(Failed::before_questions(error, ops));
         }
     };
     let Prepared {
@@ -567,7 +567,7 @@ async fn establish(
             let ahead = handshake.learn_hang_up(&error, &driver.proto);
             let error = match proxy_words {
                 Some(words) => error.of_proxy(words.last().await),
-                None => error.at(dialed.address),
+                None => error.with_address(dialed.address),
             };
             return Err(Failed::logging_in(error, ahead, driver));
         }
@@ -728,7 +728,7 @@ impl LoggedIn {
             banner: self.banner.into(),
             log: interaction.take_recorded().into(),
             answered: self.answered,
-            made_for: interaction.client().known(),
+            made_for: interaction.client().downgrade(),
             binding: SessionBinding {
                 host_key: proto.host_key().cloned().unwrap_or_default(),
                 session_id: proto.session_id().cloned().unwrap_or_default(),
@@ -875,7 +875,7 @@ async fn prove(
         accepted,
         early_session,
         key: authentication.used_key(),
-        answered: authentication.answered(),
+        answered: authentication.answerer(),
         method: authentication.used_method(),
         log_in: authentication.log_in(checked),
         banner: authentication.into_banner(),

@@ -127,7 +127,7 @@ impl Incoming {
     }
 
     /// Notes that the server listens.
-    pub(crate) fn granted(&self, key: &ListenKey) {
+    pub(crate) fn note_granted(&self, key: &ListenKey) {
         if let Some(listener) = self.table().handlers.get_mut(key) {
             listener.granted = true;
         }
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(bench.refusals(), 10);
     }
 
-    fn asked() -> (Incoming, ListenKey, Handler) {
+    fn request_forwarding() -> (Incoming, ListenKey, Handler) {
         let (ops, _) = queue::queue();
         let key = ListenKey::Tcp("localhost".into(), 8080);
         (Incoming::new(ops.downgrade()), key, Arc::new(drop))
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn who_asks_beside_another_asks_itself_once_that_one_was_refused() {
-        let (incoming, key, handler) = asked();
+        let (incoming, key, handler) = request_forwarding();
         assert_eq!(incoming.ask_to_listen(&key, &handler).now_or_never(), Some(true));
         let mut second = Box::pin(incoming.ask_to_listen(&key, &handler));
         assert_eq!((&mut second).now_or_never(), None, "the first has no answer yet");
@@ -447,11 +447,11 @@ mod tests {
 
     #[test]
     fn who_asks_beside_another_is_told_once_that_one_has_it() {
-        let (incoming, key, handler) = asked();
+        let (incoming, key, handler) = request_forwarding();
         assert_eq!(incoming.ask_to_listen(&key, &handler).now_or_never(), Some(true));
         let mut second = Box::pin(incoming.ask_to_listen(&key, &handler));
         assert_eq!((&mut second).now_or_never(), None);
-        incoming.granted(&key);
+        incoming.note_granted(&key);
         assert_eq!(second.now_or_never(), Some(false));
     }
 }

@@ -22,7 +22,7 @@ impl<'a> Life<'a> {
     }
 
     /// Logs the end. It is a warning if work may be lost, or if the user should look at the server's keys or their own.
-    pub(super) fn over(&self, info: Option<&ConnectionInfo>, metrics: &ConnectionMetrics, end: &Error) {
+    pub(super) fn log_end(&self, info: Option<&ConnectionInfo>, metrics: &ConnectionMetrics, end: &Error) {
         let was_made = info.is_some();
         let matters = match end.root() {
             Error::Closed { .. } => false,

@@ -75,7 +75,7 @@ pub trait Authenticator: Send + Sync {
     fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a>;
 
     /// Receives what was agreed with a server whose host key is accepted, before anything is revealed to it.
-    fn agreed(&self, login: u32, agreement: Agreement) {
+    fn note_agreement(&self, login: u32, agreement: Agreement) {
         drop((login, agreement));
     }
 
@@ -114,7 +114,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    pub(crate) fn of(proto: &trunkline_proto::Connection) -> Option<Self> {
+    pub(crate) fn from_proto(proto: &trunkline_proto::Connection) -> Option<Self> {
         let server = proto.server_id()?;
         let agreed = proto.agreed_algorithms().or_else(|| proto.active_algorithms())?;
         Some(Self {
@@ -221,7 +221,7 @@ impl Login {
 
     /// Uses this stream instead of TCP. It allows one connection.
     #[must_use]
-    pub fn over(
+    pub fn with_stream(
         mut self,
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     ) -> Self {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use trunkline_proto::{ChannelRequest, TerminalSize};
 
 use crate::connection::channel::{
-    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops, gone,
+    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops, gone_error,
     shut_down,
 };
 use crate::connection::lease::Lease;
@@ -243,8 +243,8 @@ impl Session {
     ///
     /// # Errors
     /// The server refused it, or the connection was lost.
-    pub async fn started(&mut self) -> Result<(), Error> {
-        self.end.started().await
+    pub async fn wait_for_start(&mut self) -> Result<(), Error> {
+        self.end.wait_for_start().await
     }
 
     /// Waits for the end. Read the streams to their ends first: this takes no data from them.
@@ -375,7 +375,7 @@ impl<'a> Starting<'a> {
     }
 
     /// Ends the wait; the caller has the outcome.
-    pub(crate) fn ended(mut self) {
+    pub(crate) fn finish(mut self) {
         self.is_awaited = false;
     }
 }
@@ -396,13 +396,13 @@ struct Timed {
 }
 
 impl SessionEnd {
-    /// As [`Session::started`].
+    /// As [`Session::wait_for_start`].
     ///
     /// # Errors
-    /// As [`Session::started`].
-    pub async fn started(&mut self) -> Result<(), Error> {
+    /// As [`Session::wait_for_start`].
+    pub async fn wait_for_start(&mut self) -> Result<(), Error> {
         if let Some(started) = &mut self.started {
-            let outcome = started.await.unwrap_or_else(|_| Err(gone()));
+            let outcome = started.await.unwrap_or_else(|_| Err(gone_error()));
             self.started = None;
             if let Some(timed) = self.timed.take().filter(|_| outcome.is_ok()) {
                 timed.metrics.session(timed.opening, timed.asked.elapsed());
@@ -421,13 +421,13 @@ impl SessionEnd {
     /// As [`Session::wait`].
     pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
         // If the server closed a session opened ahead before it got its command, only the start has an error.
-        self.started().await?;
-        (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
+        self.wait_for_start().await?;
+        (&mut self.done).await.unwrap_or_else(|_| Err(gone_error()))
     }
 
     /// Waits until the server reports how the command ended. The session may end later: another process with the
     /// command's output keeps it open. Returns `None` if the session ends without a report. Cancel-safe.
-    pub async fn exited(&mut self) -> Option<ExitStatus> {
+    pub async fn wait_for_exit(&mut self) -> Option<ExitStatus> {
         if let Exit::Awaited(exited) = &mut self.exited {
             self.exited = exited.await.map_or(Exit::Never, Exit::Known);
         }
@@ -553,8 +553,8 @@ impl SessionControl {
     }
 
     /// Returns the bytes of input handed over so far, and of output and error output received.
-    pub fn carried(&self) -> (u64, u64) {
-        self.shared.carried()
+    pub fn bytes_carried(&self) -> (u64, u64) {
+        self.shared.bytes_carried()
     }
 
     /// Closes the session now. A command that still runs gets SIGHUP first.
@@ -578,7 +578,7 @@ impl SpareSession {
     }
 
     /// Waits until the server has opened it.
-    pub(crate) async fn opened(&mut self) -> Result<(), Error> {
+    pub(crate) async fn wait_until_open(&mut self) -> Result<(), Error> {
         (&mut self.parts.started)
             .await
             .unwrap_or_else(|_| Err(shut_down()))

@@ -10,7 +10,7 @@ use crate::connection::channel::ChannelStream;
 /// TCP, a proxy command's pipes, a jump host's channel, or a program's stream.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
     /// Notes that the server was sent a request, or waits for credit: its next message may be awaited.
-    fn asked(&mut self) {}
+    fn expect_reply(&mut self) {}
 
     /// Discards data that the network has not taken. Otherwise the system would try for minutes, and a server that
     /// becomes reachable again would act on it after newer requests on another connection.

@@ -51,9 +51,9 @@ pub(crate) async fn splice(local: LocalStream, channel: ChannelStream, ahead: Ah
     drop(local);
     match ended {
         // Closing discards data that still waits for the server's window; sshd closes once it has both ends.
-        Ok(((), true)) => writer.closed().await,
+        Ok(((), true)) => writer.wait_for_close().await,
         // Nothing reads what the server sends, which may be endless.
-        Ok(((), false)) => drop(writer.drained().await),
+        Ok(((), false)) => drop(writer.wait_until_sent().await),
         Err(_) => {}
     }
 }
@@ -63,7 +63,7 @@ pub(crate) async fn finish(channel: ChannelStream) {
     let (reader, mut writer) = channel.into_split();
     drop(reader);
     writer.finish();
-    writer.closed().await;
+    writer.wait_for_close().await;
 }
 
 /// Carries data from the local connection to the channel. Holds no buffer while there is nothing to read.
@@ -103,7 +103,7 @@ async fn send(
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     buffer = BytesMut::new();
                     tokio::select! {
-                        () = writer.closed() => return Ok(()),
+                        () = writer.wait_for_close() => return Ok(()),
                         ready = local.readable() => ready?,
                     }
                 }

@@ -85,9 +85,9 @@ impl Host {
         if let Some(first) = made.find(|connection| !connection.is_ready()) {
             // Boxed: it is rare, and its room would be part of everything that waits for a session.
             Box::pin(async {
-                first.settled().await;
+                first.wait_until_settled().await;
                 for connection in made {
-                    connection.settled().await;
+                    connection.wait_until_settled().await;
                 }
             })
             .await;
@@ -127,7 +127,7 @@ impl Host {
     }
 
     /// Returns the best settings for moving data, as measured, if this host is [for that](Engine::host_for_copies).
-    pub fn tuned(&self) -> Option<&Choice> {
+    pub fn tuned_choice(&self) -> Option<&Choice> {
         self.tuned.as_deref()
     }
 
@@ -146,7 +146,7 @@ impl Host {
             compression: true,
             ..(*self.caller.config).clone()
         });
-        let interaction = self.caller.interaction.clone().unattended();
+        let interaction = self.caller.interaction.clone().without_user();
         let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
         host.tuned.clone_from(&self.tuned);
         Some(host)
@@ -259,7 +259,7 @@ impl Host {
             ));
         }
         let mut session = self.session(&Command::later()).await?;
-        session.started().await?;
+        session.wait_for_start().await?;
         Ok(session)
     }
 
@@ -304,7 +304,7 @@ impl Host {
             .fold(command, |command, (name, value)| command.env(name, value));
         let parts = self.start(&command).await?.into_parts();
         let over = opened(&parts.control);
-        Ok(Sftp::witnessed(
+        Ok(Sftp::with_witness(
             parts,
             over,
             &self.caller.config.original_host,
@@ -324,7 +324,7 @@ impl Host {
             }
         };
         let name = &self.caller.config.original_host;
-        Ok(Sftp::on(session, name, &config, self.known_of_sftp()))
+        Ok(Sftp::from_session(session, name, &config, self.known_of_sftp()))
     }
 
     /// Returns the same host for background work: its waits are not shown.
@@ -358,7 +358,7 @@ impl Host {
         trunkline_sftp::Config {
             early_requests: self.pool().is_sshd(),
             early_limits: self.pool().is_sshd() && lessons.has(Lesson::SftpServer),
-            largest_request: self.tuned().and_then(|choice| choice.request_size),
+            largest_request: self.tuned_choice().and_then(|choice| choice.request_size),
             max_handles: max_handles.map(|most| most as usize),
         }
     }
@@ -413,7 +413,7 @@ impl Host {
     /// Returns how many bytes the jump host before this one takes in a round trip for each connection, if known.
     pub(crate) fn window_in_front(&self) -> Option<u32> {
         let jump = self.config().jump.as_ref()?;
-        let facts = self.pool().learner().facts_of(&HostId::of(jump));
+        let facts = self.pool().learner().facts_of(&HostId::from_config(jump));
         facts.lessons.number(Lesson::TunnelWindow)
     }
 
@@ -438,7 +438,7 @@ impl Host {
     }
 
     /// Returns the first result of a pool that serves this host.
-    fn found<T>(&self, find: impl Fn(&Arc<Pool>) -> Option<T>) -> T {
+    fn find_in_pools<T>(&self, find: impl Fn(&Arc<Pool>) -> Option<T>) -> T {
         loop {
             if let Some(found) = find(&self.pool()) {
                 return found;
@@ -448,7 +448,7 @@ impl Host {
 
     /// Returns the host's first connection. The lease keeps it from being closed as idle.
     pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
-        self.found(|pool| pool.hold_control(&self.caller))
+        self.find_in_pools(|pool| pool.hold_control(&self.caller))
     }
 
     /// Returns the host's first connection, made if there is none. The result keeps it from being closed as idle, and
@@ -456,7 +456,7 @@ impl Host {
     ///
     /// Starts connecting at once; [`Connection::ready`] waits for it.
     pub fn hold(&self) -> HeldConnection {
-        let (connection, lease) = self.found(|pool| pool.hold(&self.caller));
+        let (connection, lease) = self.find_in_pools(|pool| pool.hold(&self.caller));
         HeldConnection {
             connection,
             _lease: lease,
@@ -472,16 +472,16 @@ impl Host {
 
     /// Returns the host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
-        self.found(|pool| pool.control(&self.caller))
+        self.find_in_pools(|pool| pool.control(&self.caller))
     }
 
     /// Waits for a connection on behalf of this host's client.
     ///
     /// # Errors
     /// As [`Connection::ready`].
-    pub(crate) async fn made(&self, connection: &Connection) -> Result<(), Error> {
+    pub(crate) async fn wait_until_made(&self, connection: &Connection) -> Result<(), Error> {
         connection
-            .awaited(&self.caller.interaction, connection.ready())
+            .wait_for(&self.caller.interaction, connection.ready())
             .await?
     }
 
@@ -493,7 +493,7 @@ impl Host {
         loop {
             self.settled_pool().await;
             let connection = self.connection();
-            match self.made(&connection).await {
+            match self.wait_until_made(&connection).await {
                 Err(error) if connection.is_left_to(&self.caller.interaction, &error) => {}
                 Err(error) => return Err(error),
                 Ok(()) if self.pool().is_there(&connection).await? => return Ok(connection),
@@ -553,8 +553,8 @@ impl Host {
     /// Returns a receiver, updated once a second, of whether a connection is too busy for new sessions: that starts
     /// above [`Settings::busy_above`](crate::Settings::busy_above) and ends below
     /// [`Settings::busy_below`](crate::Settings::busy_below).
-    pub fn apart(&self) -> watch::Receiver<bool> {
-        self.pool().apart()
+    pub fn watch_busy(&self) -> watch::Receiver<bool> {
+        self.pool().watch_busy()
     }
 
     /// Returns the host's connections.

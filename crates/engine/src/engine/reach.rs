@@ -71,7 +71,7 @@ impl Engine {
             let leads_in = self
                 .inner
                 .memory
-                .facts(&HostId::of(&config))
+                .facts(&HostId::from_config(&config))
                 .and_then(|facts| facts.key);
             if leads_in.is_none() {
                 self.meet(&usual).await?;
@@ -80,7 +80,7 @@ impl Engine {
             if usual.is_attended() {
                 host = usual;
             } else if usual.is_warm() {
-                let unasked = interaction.clone().unattended();
+                let unasked = interaction.clone().without_user();
                 if let Err(error) = self.host_with(best, request, &unasked)?.warm().await {
                     tracing::warn!(
                         "could not connect with the tuned settings, so the copy uses the existing connection: {error}"
@@ -158,7 +158,11 @@ impl Engine {
             return Ok(());
         }
         let config = host.config();
-        let facts = self.inner.memory.facts(&HostId::of(config)).unwrap_or_default();
+        let facts = self
+            .inner
+            .memory
+            .facts(&HostId::from_config(config))
+            .unwrap_or_default();
         let has_opened = facts.kex_first.is_some() || !config.allows_older();
         // A password may fail tomorrow. A key works as long as it is the one that ssh would use.
         let has_logged_in = facts.key.is_some() || !config.may_need_ssh_to_log_in();
@@ -200,7 +204,7 @@ impl Engine {
     /// [`Error::NeedsSystemSsh`] for a configuration that the engine does not support. [`Error::Configuration`] if only
     /// shared connections are allowed ([`STRICT`] in the environment, [`Settings::strict_hosts`]), if unrecorded work
     /// is forbidden ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and
-    /// give [`Login::over`] a tunnel through it.
+    /// give [`Login::with_stream`] a tunnel through it.
     pub fn private_host(
         &self,
         config: HostConfig,
@@ -394,7 +398,7 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                 // The jump host as it was when the sharing key was made, not as its name resolves by now.
                 let resolved = match &config.jump {
                     Some(resolved) => {
-                        engine.inner.memory.recall(&HostId::of(resolved)).await;
+                        engine.inner.memory.recall(&HostId::from_config(resolved)).await;
                         resolved.clone()
                     }
                     None => engine.resolve(&jump).await?,

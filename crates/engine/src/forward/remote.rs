@@ -84,7 +84,7 @@ impl Keeper {
         let _ = ready.send(Ok(()));
         loop {
             let error = tokio::select! {
-                error = standing.connection.ended() => error,
+                error = standing.connection.wait_for_end() => error,
                 () = self.shared.stop.cancelled() => {
                     if self.shared.waits.load(Ordering::Relaxed) {
                         standing.listening.cancel().await;
@@ -203,13 +203,13 @@ impl RemoteListener {
         tokio::select! {
             biased;
             offered = self.clients.recv() => offered.map(|offered| IncomingConnection { offered }),
-            _ = self.connection.ended() => None,
+            _ = self.connection.wait_for_end() => None,
         }
     }
 
     /// Waits for the end of the connection, which ends the listening.
     pub async fn wait_for_end(&self) -> Error {
-        self.connection.ended().await
+        self.connection.wait_for_end().await
     }
 
     /// Stops listening, and returns when the server has confirmed.
@@ -412,7 +412,7 @@ impl Listening {
 
     fn grant(mut self) -> Self {
         self.granted = true;
-        self.incoming.granted(&self.key);
+        self.incoming.note_granted(&self.key);
         self
     }
 

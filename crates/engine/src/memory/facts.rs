@@ -23,7 +23,7 @@ pub struct HostId {
 impl HostId {
     /// Returns the account that a host's configuration names.
     #[must_use]
-    pub fn of(host: &HostConfig) -> Self {
+    pub fn from_config(host: &HostConfig) -> Self {
         Self::new(&host.hostname, host.port, &host.user)
     }
 

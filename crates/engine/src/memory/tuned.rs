@@ -16,7 +16,7 @@ pub(crate) const SMALLEST_REQUEST: u32 = 1024;
 
 /// Returns the remembered choice for a host.
 pub fn recall(memory: &Memory, config: &HostConfig) -> Option<Choice> {
-    from_facts(&memory.facts(&HostId::of(config))?)
+    from_facts(&memory.facts(&HostId::from_config(config))?)
 }
 
 /// Returns the choice in the facts about a host.
@@ -35,7 +35,7 @@ pub fn from_facts(facts: &HostFacts) -> Option<Choice> {
 /// Replaces the remembered choice, or removes it.
 pub fn remember(choice: Option<&Choice>, memory: &Memory, config: &HostConfig) {
     let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
-    memory.update(&HostId::of(config), |facts| facts.tuning = json);
+    memory.update(&HostId::from_config(config), |facts| facts.tuning = json);
 }
 
 /// Returns the configuration for connections that move data. A cipher is only used if ssh_config allows it, and the

@@ -97,7 +97,7 @@ impl Pool {
             None => return,
         }
         let mut spare = connection.spare();
-        let opened = spare.opened().await;
+        let opened = spare.wait_until_open().await;
         let Some(pool) = pool.upgrade() else { return };
         let outcome = match opened {
             Ok(()) => {
@@ -113,7 +113,7 @@ impl Pool {
                 Refusal::OfMore => Outcome::Dies,
             },
             // This side closed the connection, or it has ended.
-            Err(_) => match connection.ended().await.root() {
+            Err(_) => match connection.wait_for_end().await.root() {
                 Error::Closed { .. } => Outcome::Nothing,
                 _ => Outcome::Dies,
             },

@@ -87,7 +87,7 @@ impl Pool {
             let watched = self.watches(&how, &misplaced);
             let is_spare = matches!(how, How::Spare(_));
             // A command in a session that is already open would be sent before it is known whether it arrives.
-            let mut answer = self.asked(&connection);
+            let mut answer = self.check_alive(&connection);
             if is_spare && let Some(answer) = answer.take() {
                 match self.proven(lane, &connection, answer).await {
                     Attempt::Done(proven) => proven?,
@@ -109,7 +109,7 @@ impl Pool {
                 How::Open(asked) => {
                     let mut session = connection.spare();
                     match self
-                        .attempt(lane, load, &connection, caller, session.opened())
+                        .attempt(lane, load, &connection, caller, session.wait_until_open())
                         .await
                     {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
@@ -200,8 +200,8 @@ impl Pool {
         misplaced: &mut Misplaced,
     ) -> Result<(), Error> {
         let starting = Starting::new(command, session);
-        let started = session.started().await;
-        starting.ended();
+        let started = session.wait_for_start().await;
+        starting.finish();
         let mut state = self.state();
         let is_alone = state.policy.is_alone_on(lane);
         let Err(error) = started else {
@@ -282,7 +282,7 @@ impl Pool {
         if !was_made || misplaced.by_loss || !is_lost(connection, error) {
             return false;
         }
-        if matches!(connection.ended().await.root(), Error::Closed { .. }) {
+        if matches!(connection.wait_for_end().await.root(), Error::Closed { .. }) {
             return false;
         }
         misplaced.by_loss = true;
@@ -308,7 +308,7 @@ impl Pool {
             let (lane, connection) = (placed.lane, placed.connection);
             connection.warn(&caller.interaction);
             let was_made = connection.is_ready();
-            let answer = self.asked(&connection);
+            let answer = self.check_alive(&connection);
             let opening = connection.open_stream(kind.clone(), Some(placed.lease), caller.terms(&kind));
             match self
                 .attempt(lane, Load::Tunnel, &connection, caller, opening)
@@ -323,7 +323,7 @@ impl Pool {
                     if was_made
                         && !was_lost
                         && is_lost(&connection, &error)
-                        && !matches!(connection.ended().await.root(), Error::Closed { .. }) =>
+                        && !matches!(connection.wait_for_end().await.root(), Error::Closed { .. }) =>
                 {
                     was_lost = has_come(answer);
                 }
@@ -348,7 +348,7 @@ impl Pool {
                     let _waiting = self.queue.wait();
                     let mut changed = std::pin::pin!(wait_for_change(freed, look_again));
                     if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
-                        made.awaited(&caller.interaction, changed).await?;
+                        made.wait_for(&caller.interaction, changed).await?;
                         continue;
                     }
                     if shown.is_none() {
@@ -449,7 +449,7 @@ impl Pool {
         caller: &Caller,
         opening: impl Future<Output = Result<T, Error>>,
     ) -> Attempt<T> {
-        let mut opening = std::pin::pin!(connection.awaited(&caller.interaction, opening));
+        let mut opening = std::pin::pin!(connection.wait_for(&caller.interaction, opening));
         let is_further = self.state().policy.is_further(lane);
         let mut doubted = std::pin::pin!(self.doubt(lane, connection));
         let opened = loop {
@@ -472,10 +472,12 @@ impl Pool {
             }
         };
         match opened.flatten() {
-            Err(error) if is_further && is_lost(connection, &error) => match connection.ended().await {
-                error @ Error::Closed { .. } => Attempt::Done(Err(error)),
-                _ => Attempt::Elsewhere,
-            },
+            Err(error) if is_further && is_lost(connection, &error) => {
+                match connection.wait_for_end().await {
+                    error @ Error::Closed { .. } => Attempt::Done(Err(error)),
+                    _ => Attempt::Elsewhere,
+                }
+            }
             Err(error) if connection.is_left_to(&caller.interaction, &error) => Attempt::Elsewhere,
             opened => Attempt::Done(opened),
         }
@@ -483,7 +485,7 @@ impl Pool {
 
     /// Requests an answer from a server that has been silent for long, before anything is risked on its connection.
     /// Also asks on the other silent connections, because the next request may need them.
-    fn asked(&self, connection: &Connection) -> Option<Answer> {
+    fn check_alive(&self, connection: &Connection) -> Option<Answer> {
         let after = self.settings.ask_after;
         let is_silent = |connection: &Connection| {
             !after.is_zero() && connection.is_ready() && connection.metrics().silence() >= after
@@ -509,7 +511,7 @@ impl Pool {
         };
         match answered {
             Ok(()) => Attempt::Done(Ok(())),
-            Err(_) => match connection.ended().await {
+            Err(_) => match connection.wait_for_end().await {
                 error if matches!(error.root(), Error::Closed { .. }) => Attempt::Done(Err(error)),
                 _ => Attempt::Elsewhere,
             },
@@ -521,7 +523,7 @@ impl Pool {
     /// # Errors
     /// This side closed the connection.
     pub(crate) async fn is_there(&self, connection: &Connection) -> Result<bool, Error> {
-        let Some(answer) = self.asked(connection) else {
+        let Some(answer) = self.check_alive(connection) else {
             return Ok(true);
         };
         let lane = {

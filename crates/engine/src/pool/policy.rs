@@ -1083,7 +1083,7 @@ impl Policy {
 
     /// Returns the lanes that are no longer needed: retired and empty, or idle for too long. Further lanes are allowed
     /// a tenth of the idle time.
-    pub(crate) fn expired(&self, now: Instant) -> Vec<LaneId> {
+    pub(crate) fn expired_lanes(&self, now: Instant) -> Vec<LaneId> {
         self.lanes
             .iter()
             .filter(|(id, lane)| {
@@ -1094,7 +1094,7 @@ impl Policy {
     }
 
     /// Returns the lanes that are retired and empty.
-    pub(crate) fn over(&self) -> Vec<LaneId> {
+    pub(crate) fn finished_lanes(&self) -> Vec<LaneId> {
         let over = |lane: &Lane| lane.retired && lane.is_empty();
         let lanes = self.lanes.iter().filter(|(_, lane)| over(lane));
         lanes.map(|(id, _)| *id).collect()

@@ -104,7 +104,7 @@ impl File {
 
     /// Returns whether its session has ended, and the handle with it.
     pub(crate) fn is_lost(&self) -> bool {
-        self.sftp.link().ended().is_some()
+        self.sftp.link().end_reason().is_some()
     }
 
     /// Reads up to `length` bytes from an offset; fewer only at the end of the file.
@@ -444,7 +444,7 @@ impl File {
             code: StatusCode::FAILURE,
             message: message.into(),
         };
-        self.sftp.link().refused(doing, self.path.clone(), status)
+        self.sftp.link().status_error(doing, self.path.clone(), status)
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes, Error>> {

@@ -171,7 +171,7 @@ impl Link {
         *self.shared.state().client.limits()
     }
 
-    pub(crate) fn ended(&self) -> Option<Error> {
+    pub(crate) fn end_reason(&self) -> Option<Error> {
         self.shared.state().ended.clone()
     }
 
@@ -180,7 +180,7 @@ impl Link {
         loop {
             // Notified by the end as well as by the server's version.
             let ready = self.shared.ready.notified();
-            if let Some(error) = self.ended() {
+            if let Some(error) = self.end_reason() {
                 return error;
             }
             ready.await;
@@ -232,7 +232,7 @@ impl Link {
             };
             self.ask(sender, |client| client.request(root))?;
             if receiver.await.is_err()
-                && let Some(error) = self.ended()
+                && let Some(error) = self.end_reason()
             {
                 return Err(error);
             }
@@ -315,7 +315,7 @@ impl Link {
     }
 
     /// Returns the caller's error for a status.
-    pub(crate) fn refused(&self, doing: &'static str, path: Bytes, status: Status) -> Error {
+    pub(crate) fn status_error(&self, doing: &'static str, path: Bytes, status: Status) -> Error {
         Error::File {
             host: self.host.clone(),
             doing,
@@ -364,7 +364,7 @@ impl Attached {
         if let Some((_, plan)) = plans.iter().find(|(id, _)| *id == self.id) {
             plan.drive(client, Instant::now());
         }
-        let queued = client.queued() > 0;
+        let queued = client.queued_bytes() > 0;
         drop(state);
         if queued {
             self.link.shared.to_write.notify_one();
@@ -417,7 +417,10 @@ impl Shared {
             plan.drive(client, now);
             plan.wake();
         }
-        let (queued, ready) = (state.client.queued() > 0, state.client.extensions().is_some());
+        let (queued, ready) = (
+            state.client.queued_bytes() > 0,
+            state.client.extensions().is_some(),
+        );
         let is_sftp_server = state.client.keeps_order();
         let found = state
             .client
@@ -607,17 +610,17 @@ impl Call {
     }
 
     /// Returns the error of a request that the session's end left unanswered.
-    fn lost(&self) -> Error {
-        let cause = self.link.ended().unwrap_or_else(|| Error::Closed {
+    fn lost_error(&self) -> Error {
+        let cause = self.link.end_reason().unwrap_or_else(|| Error::Closed {
             host: self.link.host.clone(),
             why: "the SFTP session was closed".into(),
         });
-        lost(self.doing, self.path.clone(), cause)
+        lost_error(self.doing, self.path.clone(), cause)
     }
 }
 
 /// Returns the session's own error if it never began; otherwise says that the request may have been carried out.
-pub(crate) fn lost(doing: &'static str, path: Bytes, cause: Error) -> Error {
+pub(crate) fn lost_error(doing: &'static str, path: Bytes, cause: Error) -> Error {
     match cause {
         Error::Lost { cause, execution } if execution != Execution::DidNotStart => {
             Error::FileLost { doing, path, cause }
@@ -646,8 +649,8 @@ impl Future for Call {
         self.sent = Err(None);
         Poll::Ready(match answer {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(status)) => Err(self.link.refused(self.doing, self.path.clone(), status)),
-            Err(_) => Err(self.lost()),
+            Ok(Err(status)) => Err(self.link.status_error(self.doing, self.path.clone(), status)),
+            Err(_) => Err(self.lost_error()),
         })
     }
 }
@@ -691,10 +694,10 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(session: Session) -> Self {
-        Self::witnessed(session.into_parts(), None)
+        Self::with_witness(session.into_parts(), None)
     }
 
-    pub(crate) fn witnessed(parts: SessionParts, over: Option<WhenOver>) -> Self {
+    pub(crate) fn with_witness(parts: SessionParts, over: Option<WhenOver>) -> Self {
         Self {
             over,
             stdin: parts.stdin,

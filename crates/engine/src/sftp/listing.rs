@@ -7,7 +7,7 @@ use trunkline_sftp::transfer::{Plan as _, Walk, WalkEvent, WalkOptions};
 use trunkline_sftp::{Status, StatusCode};
 use trunkline_text::Printable;
 
-use super::link::lost;
+use super::link::lost_error;
 use super::{Attached, FileAttributes, Sftp, Shared};
 use crate::error::Error;
 
@@ -94,9 +94,9 @@ impl Listing {
                 Some(WalkEvent::Finished) => self.over = true,
                 Some(_) => {}
                 None => {
-                    if let Some(error) = self.sftp.link().ended() {
+                    if let Some(error) = self.sftp.link().end_reason() {
                         self.over = true;
-                        return Some(Err(lost("listing", self.root.clone(), error)));
+                        return Some(Err(lost_error("listing", self.root.clone(), error)));
                     }
                     changed.await;
                 }
@@ -112,7 +112,7 @@ impl Listing {
                 .join(&b'/')
                 .into(),
         };
-        self.sftp.link().refused("listing", path, status)
+        self.sftp.link().status_error("listing", path, status)
     }
 }
 

@@ -151,7 +151,7 @@ fn refusal(
         code: StatusCode::FAILURE,
         message: message.into(),
     };
-    sftp.link().refused(doing, path.clone(), status)
+    sftp.link().status_error(doing, path.clone(), status)
 }
 
 /// Returns the directory of a path, with its slash; empty for a bare name.

@@ -116,7 +116,7 @@ async fn make_directory(sftp: &Sftp, directory: &Bytes) -> Result<(), Error> {
             };
             Err(sftp
                 .link()
-                .refused("keeping backups in", directory.clone(), status))
+                .status_error("keeping backups in", directory.clone(), status))
         }
     }
 }

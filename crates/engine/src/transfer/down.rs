@@ -335,11 +335,11 @@ impl Down {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(End::Failed(status))) => {
-                    let error = self
-                        .sessions
-                        .first()
-                        .link()
-                        .refused("reading", item.source.clone(), status);
+                    let error =
+                        self.sessions
+                            .first()
+                            .link()
+                            .status_error("reading", item.source.clone(), status);
                     return Ok(Err(Reason::from(error) + part.aftermath()));
                 }
                 Ok(Some(End::Finished(length))) => {

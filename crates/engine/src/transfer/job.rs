@@ -282,7 +282,7 @@ impl Job {
         if narrow.is_some() {
             return worth.min(MOST_NARROW);
         }
-        let tuned = host.as_ref().and_then(Host::tuned);
+        let tuned = host.as_ref().and_then(Host::tuned_choice);
         if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
         }

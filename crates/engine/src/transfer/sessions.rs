@@ -268,7 +268,7 @@ impl Sessions {
         let found = state
             .sessions
             .iter()
-            .find(|sftp| sftp.link().ended().is_none())
+            .find(|sftp| sftp.link().end_reason().is_none())
             .or(state.sessions.last());
         found
             .expect("there is a session from the start, and the last is never dropped")
@@ -312,7 +312,7 @@ impl Sessions {
         loop {
             let sftp = self.alive().await?;
             let result = work(sftp.clone()).await;
-            if result.is_ok() || sftp.link().ended().is_none() || attempt == ATTEMPTS {
+            if result.is_ok() || sftp.link().end_reason().is_none() || attempt == ATTEMPTS {
                 return result;
             }
             attempt += 1;
@@ -325,7 +325,7 @@ impl Sessions {
         state.began |= state.is_ready();
         if state.sessions.len() > 1 {
             let last = state.sessions.last().cloned();
-            let ended = |sftp: &Sftp| sftp.link().ended();
+            let ended = |sftp: &Sftp| sftp.link().end_reason();
             if let Some(error) = state.sessions.iter().find_map(ended) {
                 state.error = Some(error);
                 state.lost = true;
@@ -338,7 +338,7 @@ impl Sessions {
         state
             .sessions
             .iter()
-            .filter(|sftp| sftp.link().ended().is_none())
+            .filter(|sftp| sftp.link().end_reason().is_none())
             .cloned()
             .collect()
     }
@@ -380,7 +380,7 @@ impl Sessions {
         let wanted = most.map_or(wanted, |most| wanted.min(most));
         let missing = wanted.saturating_sub(live + state.opening);
         let Some(origin) = state.origin.clone() else {
-            return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
+            return match state.sessions.last().and_then(|sftp| sftp.link().end_reason()) {
                 Some(error) if live == 0 => Err(error),
                 _ => Ok(()),
             };
@@ -515,7 +515,7 @@ impl State {
     /// Returns whether the server has confirmed a session.
     fn is_ready(&self) -> bool {
         let mut sessions = self.sessions.iter();
-        sessions.any(|sftp| sftp.link().ended().is_none() && sftp.link().is_ready())
+        sessions.any(|sftp| sftp.link().end_reason().is_none() && sftp.link().is_ready())
     }
 
     /// Notes that a session has opened or failed to.
@@ -532,7 +532,11 @@ impl State {
             }
             Err(error) => {
                 tracing::debug!("no further session for a copy: {error}");
-                if self.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
+                if self
+                    .sessions
+                    .iter()
+                    .any(|sftp| sftp.link().end_reason().is_none())
+                {
                     self.full = true;
                 } else {
                     self.failed(1, error);
@@ -544,7 +548,7 @@ impl State {
     /// Notes that a session has ended, which is a failed attempt if nothing was copied over it. Sessions that opened and end
     /// together are one attempt.
     fn count_end(&mut self, progress: Option<u64>, lost: bool) {
-        let ended = self.sessions.last().and_then(|sftp| sftp.link().ended());
+        let ended = self.sessions.last().and_then(|sftp| sftp.link().end_reason());
         let ended = ended.or_else(|| self.error.clone().filter(|_| lost));
         let is_new = std::mem::replace(&mut self.counted, self.opened) != self.opened;
         let in_vain = progress.is_some_and(|progress| progress <= self.progress);

@@ -183,7 +183,7 @@ impl Queue {
                     return Ok(());
                 }
                 let retired = !sessions.has(&sftp);
-                if sftp.link().ended().is_some() || retired && files.known.is_empty() {
+                if sftp.link().end_reason().is_some() || retired && files.known.is_empty() {
                     break;
                 }
                 if retired {

@@ -42,7 +42,7 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
             return Ok(());
         }
         self.on.retain(|on| {
-            if on.sftp.link().ended().is_some() {
+            if on.sftp.link().end_reason().is_some() {
                 return false;
             }
             if sessions.has(&on.sftp) {
@@ -79,7 +79,7 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
 
     /// Returns whether a session that worked on the file has ended.
     pub(super) fn has_lost(&self) -> bool {
-        self.on.iter().any(|on| on.sftp.link().ended().is_some())
+        self.on.iter().any(|on| on.sftp.link().end_reason().is_some())
     }
 
     /// Lets every session request more, after the consumer has made room.

@@ -741,7 +741,7 @@ impl<'a> Up<'a> {
             code: sftp::StatusCode::FAILURE,
             message: "too many levels of symbolic links".into(),
         };
-        Err(self.sessions.first().link().refused("writing", path, status))
+        Err(self.sessions.first().link().status_error("writing", path, status))
     }
 
     async fn link(&self, item: &mut Item, found: Option<&FileAttributes>) -> Result<(), Error> {
@@ -1183,7 +1183,7 @@ impl<'a> Up<'a> {
                     .sessions
                     .first()
                     .link()
-                    .refused("writing", path.clone(), status));
+                    .status_error("writing", path.clone(), status));
             }
         }
         if in_place {
@@ -1486,7 +1486,7 @@ impl<'a> Up<'a> {
     fn refused(&self, item: &Item, status: Status) -> Reason {
         let absent = status.code == sftp::StatusCode::NO_SUCH_FILE;
         let path = self.final_path(item);
-        let error = self.sessions.first().link().refused("writing", path, status);
+        let error = self.sessions.first().link().status_error("writing", path, status);
         let mut reason = Reason::from(error);
         if absent && item.there.existing.is_none() {
             reason.obstacle = Some(Obstacle::NoDirectory);

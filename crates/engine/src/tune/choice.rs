@@ -4,7 +4,7 @@ use crate::memory::tuned::{Choice, Rates, SMALLEST_REQUEST};
 use trunkline_request::tuning::{
     Certainty, Change, CipherRow, Direction, Report, RequestRow, StreamsRow, Verdict,
 };
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 /// The smallest factor of improvement that is worth a change, whatever was measured.
 pub(super) const WORTH: f64 = 1.05;
@@ -102,7 +102,7 @@ pub(super) fn verdict(
         };
         if let Some(chosen) = chosen {
             add(
-                format!("{} {}", counted(chosen, "session"), direction.as_str()),
+                format!("{} {}", count_of(chosen, "session"), direction.as_str()),
                 ratio(rate(chosen), rate(usual)),
             );
         }

@@ -10,7 +10,7 @@ use aws_lc_rs::{hmac, rand::SecureRandom as _};
 use trunkline_proto::cipher::{Cipher, PacketKeys, Sealer};
 use trunkline_proto::mac::Mac;
 use trunkline_request::tuning::{LocalReport, LocalRow, SIZES, SignatureRow};
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 /// Measures this machine, each algorithm at each size for `each`.
 ///
@@ -215,7 +215,7 @@ pub(super) fn machine() -> String {
     } else {
         name
     };
-    format!("{name}, {}", counted(cores, "core"))
+    format!("{name}, {}", count_of(cores, "core"))
 }
 
 /// Returns Linux's name for the CPU.

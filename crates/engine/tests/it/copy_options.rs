@@ -11,7 +11,7 @@ use trunkline::{Error, Host, Invalid};
 use trunkline_testkit::{Sshd, noise};
 
 use crate::site::{Site, through_relay};
-use crate::transfer::{changes, copied, ends, here, mirror, recursive, rsync_would_change, run, there};
+use crate::transfer::{changes, copy_to_end, ends, here, mirror, recursive, rsync_would_change, run, there};
 
 /// Which way a copy goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,10 @@ impl Ends {
     async fn new() -> Self {
         let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
         Self {
-            sites: [Site::of(&servers[0]).await, Site::of(&servers[1]).await],
+            sites: [
+                Site::for_server(&servers[0]).await,
+                Site::for_server(&servers[1]).await,
+            ],
             _servers: servers,
         }
     }
@@ -101,7 +104,7 @@ async fn thousands_of_which_some_differ_in_length_and_some_in_time_do_not_wait_f
         let mut options = mirror();
         options.compare = Comparison::Content;
         let (from, to) = way.ends(hosts, &source, &target);
-        tokio::time::timeout(Duration::from_secs(60), copied(&from, &to, &options))
+        tokio::time::timeout(Duration::from_secs(60), copy_to_end(&from, &to, &options))
             .await
             .expect("the copy hangs");
         assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
@@ -129,7 +132,7 @@ async fn permissions_are_changed_as_rsync_changes_them() {
             let mut options = mirror();
             options.chmod = ModeChange::read(text, 0o022).unwrap();
             let (from, to) = way.ends(hosts, &source, &target);
-            copied(&from, &to, &options).await;
+            copy_to_end(&from, &to, &options).await;
             for name in [".", "d", "d/plain", "d/run", "d/bare", "large"] {
                 let (ours, theirs) = (mode(&target.join(name)), mode(&expected.join(name)));
                 assert_eq!(
@@ -179,7 +182,7 @@ async fn root_keeps_owners_and_what_is_set_for_them_and_nobody_else_tries() {
             assert_eq!(std::fs::read_dir(&target).unwrap().count(), 0);
             continue;
         }
-        copied(&from, &to, &options).await;
+        copy_to_end(&from, &to, &options).await;
         assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
         for name in ["d/small", "d/link", "d"] {
             std::os::unix::fs::lchown(target.join(name), Some(1), Some(1)).unwrap();
@@ -255,7 +258,7 @@ async fn root_keeps_owners_by_name_as_rsync_does_and_others_keep_none() {
             std::fs::create_dir(&target).unwrap();
             let (from, to) = way.ends(ends.hosts(), &source, &target);
             let options = with_owners();
-            copied(&from, &to, &options).await;
+            copy_to_end(&from, &to, &options).await;
             assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
         }
         return;
@@ -278,10 +281,10 @@ async fn root_keeps_owners_by_name_as_rsync_does_and_others_keep_none() {
         server(&without, "bare-sftp"),
         Sshd::start_default().unwrap(),
     ];
-    let other = Site::of(&servers[0]).await;
+    let other = Site::for_server(&servers[0]).await;
     // Its shell knows more accounts than its files, as with a directory service.
-    let bare = Site::of(&servers[1]).await;
-    let plain = Site::of(&servers[2]).await;
+    let bare = Site::for_server(&servers[1]).await;
+    let plain = Site::for_server(&servers[2]).await;
     let [other, bare, plain]: [&Host; 3] = [&other, &bare, &plain];
     let games = nix::unistd::User::from_name("games")
         .unwrap()
@@ -313,7 +316,7 @@ async fn root_keeps_owners_by_name_as_rsync_does_and_others_keep_none() {
         std::fs::create_dir(&ours).unwrap();
         let (from, to) = way.ends(hosts, &source, &ours);
         let options = with_owners();
-        copied(&from, &to, &options).await;
+        copy_to_end(&from, &to, &options).await;
         let (there, here) = (
             format!("x:{}/", source.display()),
             format!("{}/", source.display()),
@@ -481,7 +484,7 @@ async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
             "{told:?}"
         );
         assert_eq!(contents(&target), before);
-        copied(&from, &to, &mirror()).await;
+        copy_to_end(&from, &to, &mirror()).await;
         assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
         assert_eq!(contents(&outside), ["f stays", "sub/f stays"]);
         assert_eq!(changes(&from, &to, &mirror()).await, [], "{way:?}");
@@ -491,7 +494,7 @@ async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
 #[tokio::test]
 async fn a_link_among_backups_is_not_followed() {
     let sshd = Sshd::start_default().unwrap();
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     for upload in [true, false] {
         let place = tempfile::tempdir().unwrap();
         let [source, target, outside] = ["source", "target", "outside"].map(|name| place.path().join(name));
@@ -519,7 +522,7 @@ async fn a_link_among_backups_is_not_followed() {
 #[tokio::test]
 async fn names_of_one_file_are_names_of_one_file() {
     let sshd = Sshd::start_default().unwrap();
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir_all(source.join("d")).unwrap();
@@ -540,7 +543,7 @@ async fn names_of_one_file_are_names_of_one_file() {
         assert_eq!(contents(&target).len(), 5, "{:?}", contents(&target));
         assert_eq!(rsync_would_change(&source, &target), "");
     };
-    let first = copied(&from, &to, &options).await;
+    let first = copy_to_end(&from, &to, &options).await;
     assert!(
         first.bytes < 4_000_000,
         "the content of each goes once: {first:?}"
@@ -564,7 +567,7 @@ async fn names_of_one_file_are_names_of_one_file() {
 #[tokio::test]
 async fn hard_links_are_refused_where_nothing_tells_them() {
     let sshd = Sshd::start_default().unwrap();
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();

@@ -186,7 +186,7 @@ async fn whoever_asks_in_the_moment_of_the_end_is_told_its_reason() {
             sessions
         });
         for mut session in asking.await.unwrap() {
-            let error = session.started().await.unwrap_err().to_string();
+            let error = session.wait_for_start().await.unwrap_err().to_string();
             assert_eq!(error, "connecting to 127.0.0.1 port 1: Connection refused");
         }
     }
@@ -221,7 +221,7 @@ async fn found_when_told(
             .poll(&mut Context::from_waker(&waker))
             .is_pending()
     );
-    connection.ended().await;
+    connection.wait_for_end().await;
     waiting.await;
     std::mem::take(&mut looks.found_open.lock().unwrap())
 }
@@ -234,7 +234,7 @@ async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
     let connection = host.connection();
     connection.ready().await.unwrap();
     let mut running = connection.start(&Command::exec("sleep 1000"));
-    running.started().await.unwrap();
+    running.wait_for_start().await.unwrap();
     let (found, ()) = tokio::join!(found_when_told(&connection, running.wait()), async {
         relayed.relay.reset();
     });
@@ -245,7 +245,10 @@ async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
     let host = site::host_with(&engine, &relayed.config, "relayed", &keyless).await;
     let connection = host.connection();
     let mut asked = connection.start(&Command::exec("true"));
-    assert_eq!(found_when_told(&connection, asked.started()).await, [false]);
+    assert_eq!(
+        found_when_told(&connection, asked.wait_for_start()).await,
+        [false]
+    );
 }
 
 #[tokio::test]
@@ -255,7 +258,7 @@ async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_t
     let request = request(&server.ssh_config(), "raw", &[]);
     let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
     let config = host.config();
-    let id = HostId::of(config);
+    let id = HostId::from_config(config);
     let refused = || {
         engine
             .memory()
@@ -298,7 +301,7 @@ async fn a_server_that_is_too_busy_is_tried_again_for_whoever_waits() {
     sshd.trust_at(address).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config");
-    write_ssh_config(&config, [sshd.host_entry("busy").at(address)]).unwrap();
+    write_ssh_config(&config, [sshd.host_entry("busy").with_address(address)]).unwrap();
     let engine = engine();
     let host = engine
         .host_for(&request(&config, "busy", &[]), &Interaction::none())
@@ -319,7 +322,7 @@ async fn idle_connections_close() {
     let host = host_of(&engine, &sshd).await;
     host.run(&Command::exec("true")).await.unwrap();
     let connection = host.connection();
-    let end = connection.ended().await;
+    let end = connection.wait_for_end().await;
     assert!(matches!(end, Error::Closed { .. }), "{end}");
 }
 
@@ -329,7 +332,7 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
     let config = jump.dir().join("through");
     let entries = [
         jump.host_entry("jump"),
-        target.host_entry("target").with("ProxyJump jump"),
+        target.host_entry("target").with_line("ProxyJump jump"),
     ];
     write_ssh_config(&config, entries).unwrap();
     let settings = Settings {
@@ -359,7 +362,7 @@ async fn a_host_behind_a_relay_next_door_is_as_far_as_it_is_once_it_is_connected
     host.connect().await.unwrap();
     // The kernel's own connection ends at the relay, and takes microseconds.
     assert!(host.round_trip() >= Some(rtt), "{:?}", host.round_trip());
-    let facts = engine.memory().facts(&HostId::of(host.config()));
+    let facts = engine.memory().facts(&HostId::from_config(host.config()));
     let remembered = facts.and_then(|facts| facts.rtt);
     assert!(remembered >= Some(rtt), "{remembered:?}");
     // It was the log-in's: a way that is shorter than that is found to be, without anything that is asked of the host.

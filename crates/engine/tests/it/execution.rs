@@ -87,10 +87,13 @@ async fn a_jump_hosts_failures_are_its_own_and_nothing_started() {
         // Its key is not the jump host's.
         HostEntry {
             identities: stranger.host_entry("x").identities,
-            ..jump.host_entry("closed").with("IdentitiesOnly yes")
+            ..jump.host_entry("closed").with_line("IdentitiesOnly yes")
         },
-        target.host_entry("through").at(nowhere).with("ProxyJump jump"),
-        target.host_entry("denied").with("ProxyJump closed"),
+        target
+            .host_entry("through")
+            .with_address(nowhere)
+            .with_line("ProxyJump jump"),
+        target.host_entry("denied").with_line("ProxyJump closed"),
     ]);
     is(
         "the jump host cannot reach it",
@@ -155,7 +158,7 @@ async fn a_line_in_front_of_the_identification_changes_no_failures_kind() {
             });
         }
     });
-    let (_directory, config) = config_of([sshd.host_entry("door").at(address)]);
+    let (_directory, config) = config_of([sshd.host_entry("door").with_address(address)]);
     // Nobody knows it there.
     let unknown = failure(&config, "door", &["StrictHostKeyChecking=yes"]).await;
     is("an unknown key", &unknown, HostKey, DidNotStart);
@@ -323,7 +326,7 @@ async fn sshds_own_refusal_says_the_same_each_time() {
     let (sshd, stranger) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let (_directory, config) = config_of([HostEntry {
         identities: stranger.host_entry("x").identities,
-        ..sshd.host_entry("closed").with("IdentitiesOnly yes")
+        ..sshd.host_entry("closed").with_line("IdentitiesOnly yes")
     }]);
     let engine = engine();
     let host = engine
@@ -497,7 +500,7 @@ async fn a_connection_that_this_side_closes_says_that_its_command_may_have_start
     let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
     let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
-    session.started().await.unwrap();
+    session.wait_for_start().await.unwrap();
     assert_eq!(engine.close(true, |_| true), 1);
     let error = session.wait().await.unwrap_err();
     assert_eq!(error.execution(), MayHaveStarted, "{error}");
@@ -521,7 +524,7 @@ async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
     assert!(!marker.exists());
     // One that has left cannot be taken back.
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
-    session.started().await.unwrap();
+    session.wait_for_start().await.unwrap();
     assert!(!session.control.withdraw());
 }
 
@@ -568,9 +571,9 @@ async fn echoes(mut bystander: Session) {
 async fn what_a_server_would_end_the_connection_for_is_not_sent() {
     const LONGEST: usize = 261_120;
     let sshd = Sshd::start_default().unwrap();
-    let host = crate::site::Site::at(&sshd.ssh_config(), sshd.alias()).await;
+    let host = crate::site::Site::open(&sshd.ssh_config(), sshd.alias()).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
-    bystander.started().await.unwrap();
+    bystander.wait_for_start().await.unwrap();
     let mut refused = Vec::new();
     // On a session that was opened ahead, and on one that was not.
     for _ in 0..3 {
@@ -598,9 +601,9 @@ async fn what_a_server_would_end_the_connection_for_is_not_sent() {
 #[tokio::test]
 async fn how_long_a_command_may_be_is_found_out_on_a_connection_of_its_own() {
     let dropbear = Dropbear::start_default().unwrap();
-    let host = crate::site::Site::at(&dropbear.ssh_config(), dropbear.alias()).await;
+    let host = crate::site::Site::open(&dropbear.ssh_config(), dropbear.alias()).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
-    bystander.started().await.unwrap();
+    bystander.wait_for_start().await.unwrap();
     let error = host.run(&padded_command(20_000)).await.unwrap_err();
     is("found out", &error, ErrorKind::Network, MayHaveStarted);
     let says = "when it was sent 20000 bytes, and may take no command so long";

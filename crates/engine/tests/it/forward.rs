@@ -560,7 +560,9 @@ async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
     let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let connection = host.connection();
     handle.close().await;
-    let end = tokio::time::timeout(PATIENCE, connection.ended()).await.unwrap();
+    let end = tokio::time::timeout(PATIENCE, connection.wait_for_end())
+        .await
+        .unwrap();
     assert!(matches!(end, Error::Closed { .. }), "{end}");
 }
 

@@ -35,7 +35,7 @@ fn shut(sshd: &Sshd) {
 
 async fn running(host: &Host, command: &str) -> Session {
     let mut session = host.start(&Command::exec(command)).await.unwrap();
-    session.started().await.unwrap();
+    session.wait_for_start().await.unwrap();
     session
 }
 
@@ -67,7 +67,7 @@ async fn echo_all(host: &Host, count: usize) {
 /// Keeps the host's first connection busy until it is dropped.
 async fn make_busy(host: &Host) -> JoinSet<()> {
     let mut stream = running(host, "cat /dev/zero").await;
-    let mut apart = host.apart();
+    let mut apart = host.watch_busy();
     let mut reading = JoinSet::new();
     reading.spawn(async move { while stream.stdout.chunk().await.is_some() {} });
     apart.wait_for(|apart| *apart).await.unwrap();

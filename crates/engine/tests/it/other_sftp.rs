@@ -30,11 +30,11 @@ struct Copied {
 }
 
 impl Bench {
-    async fn with(rules: &[&str]) -> Self {
-        Self::of(rules, engine()).await
+    async fn with_rules(rules: &[&str]) -> Self {
+        Self::with_engine(rules, engine()).await
     }
 
-    async fn of(rules: &[&str], engine: Engine) -> Self {
+    async fn with_engine(rules: &[&str], engine: Engine) -> Self {
         let server = SftpFaults::start(rules).unwrap();
         let host = host_of(&engine, server.sshd()).await;
         let place = tempfile::tempdir().unwrap();
@@ -63,7 +63,10 @@ impl Bench {
     }
 
     fn has_learnt(&self, lesson: Lesson) -> bool {
-        let facts = self.engine.memory().facts(&HostId::of(self.host.config()));
+        let facts = self
+            .engine
+            .memory()
+            .facts(&HostId::from_config(self.host.config()));
         facts.is_some_and(|facts| facts.lessons.has(lesson))
     }
 
@@ -124,7 +127,7 @@ fn assert_copied(copied: &Copied) {
 #[tokio::test]
 async fn files_that_are_given_one_handle_are_copied_one_at_a_time() {
     for up in [true, false] {
-        let bench = Bench::with(&["share:9"]).await;
+        let bench = Bench::with_rules(&["share:9"]).await;
         bench.tree("source", 200);
         let (from, to) = match up {
             true => (bench.here("source"), bench.there("target")),
@@ -138,7 +141,7 @@ async fn files_that_are_given_one_handle_are_copied_one_at_a_time() {
 
 #[tokio::test]
 async fn a_caller_who_opens_two_files_of_a_server_that_shares_handles_is_told() {
-    let bench = Bench::with(&["share:2"]).await;
+    let bench = Bench::with_rules(&["share:2"]).await;
     std::fs::write(bench.path("f"), "f").unwrap();
     let open = |sftp: trunkline::sftp::Sftp| {
         let path = bench.path("f");
@@ -170,7 +173,7 @@ async fn links_are_made_whichever_order_the_server_has() {
         (["symlink:draft", "lstat:follows"], Lesson::SymlinkLinkFirst),
         (["symlink:openssh", "lstat:follows"], Lesson::SymlinkTargetFirst),
     ] {
-        let bench = Bench::with(&rules).await;
+        let bench = Bench::with_rules(&rules).await;
         std::fs::create_dir(bench.path("source")).unwrap();
         let texts = ["../x", "/nowhere/at/all", "f"];
         for (at, text) in texts.iter().enumerate() {
@@ -203,7 +206,7 @@ async fn links_are_made_whichever_order_the_server_has() {
 #[tokio::test]
 async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
     let denied = ["status:RENAME:*:3", "status:posix-rename@openssh.com:*:3"];
-    let bench = Bench::with(&denied).await;
+    let bench = Bench::with_rules(&denied).await;
     bench.tree("source", 20);
     std::fs::write(bench.path("source/large"), noise(3_000_000, 1)).unwrap();
     let copied = bench
@@ -232,7 +235,7 @@ async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
 
 #[tokio::test]
 async fn a_server_that_shows_no_link_keeps_none_of_those_that_tried_it() {
-    let bench = Bench::with(&["lstat:follows", "status:READLINK:*:8"]).await;
+    let bench = Bench::with_rules(&["lstat:follows", "status:READLINK:*:8"]).await;
     std::fs::create_dir(bench.path("source")).unwrap();
     symlink("nowhere", bench.path("source/l")).unwrap();
     let (from, to) = (bench.here("source"), bench.there("target"));
@@ -246,7 +249,7 @@ async fn a_server_that_shows_no_link_keeps_none_of_those_that_tried_it() {
 
 #[tokio::test]
 async fn an_older_file_is_not_opened_to_be_written_before_the_new_one_is_whole() {
-    let bench = Bench::with(&[]).await;
+    let bench = Bench::with_rules(&[]).await;
     for size in [1000, 3_000_000] {
         std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
         std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
@@ -265,7 +268,7 @@ async fn an_older_file_is_not_opened_to_be_written_before_the_new_one_is_whole()
 
 #[tokio::test]
 async fn a_server_that_answers_readlink_for_every_name_has_its_files_replaced() {
-    let bench = Bench::with(&["ext:", "readlink:path"]).await;
+    let bench = Bench::with_rules(&["ext:", "readlink:path"]).await;
     for size in [1000, 3_000_000] {
         std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
         std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
@@ -283,7 +286,7 @@ async fn a_file_that_the_server_takes_away_as_it_is_opened_is_made_anew() {
         "status:RENAME:*:3",
         "status:posix-rename@openssh.com:*:3",
     ];
-    let bench = Bench::with(&rules).await;
+    let bench = Bench::with_rules(&rules).await;
     std::fs::write(bench.path("new"), noise(3_000_000, 1)).unwrap();
     std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
     assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
@@ -292,7 +295,7 @@ async fn a_file_that_the_server_takes_away_as_it_is_opened_is_made_anew() {
 
 #[tokio::test]
 async fn an_upload_that_cannot_be_resumed_begins_anew() {
-    let bench = Bench::with(&["status:WRITE:60-:4"]).await;
+    let bench = Bench::with_rules(&["status:WRITE:60-:4"]).await;
     std::fs::write(bench.path("source"), noise(24_000_000, 1)).unwrap();
     let (from, to) = (bench.here("source"), bench.there("target"));
     assert_eq!(bench.copy(&from, &to, false).await.failures.len(), 1);
@@ -311,7 +314,7 @@ async fn an_upload_that_cannot_be_resumed_begins_anew() {
 
 #[tokio::test]
 async fn a_file_is_written_from_its_beginning_to_its_end_whatever_order_it_is_read_in() {
-    let bench = Bench::with(&["reorder:READ:*:4", "write:ordered"]).await;
+    let bench = Bench::with_rules(&["reorder:READ:*:4", "write:ordered"]).await;
     std::fs::write(bench.path("source"), noise(8_000_000, 1)).unwrap();
     assert_copied(
         &bench
@@ -323,7 +326,7 @@ async fn a_file_is_written_from_its_beginning_to_its_end_whatever_order_it_is_re
 
 #[tokio::test]
 async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names() {
-    let bench = Bench::with(&["open:plain"]).await;
+    let bench = Bench::with_rules(&["open:plain"]).await;
     bench.tree("source", 20);
     let copied = bench
         .copy(&bench.here("source"), &bench.there("target"), false)
@@ -360,7 +363,7 @@ async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names
 #[tokio::test]
 async fn a_server_of_files_below_sshd_is_asked_for_nothing_that_it_does_not_announce() {
     let ends = ["ext:", "cut:EXTENDED:*:before:exit"];
-    let bench = Bench::with(&ends).await;
+    let bench = Bench::with_rules(&ends).await;
     for _ in 0..3 {
         let sftp = bench.host.sftp().await.unwrap();
         sftp.stat(bench.place.path().as_os_str().as_bytes())
@@ -372,7 +375,7 @@ async fn a_server_of_files_below_sshd_is_asked_for_nothing_that_it_does_not_anno
 
 #[tokio::test]
 async fn a_dropbox_that_takes_files_away_gets_them_under_their_last_names() {
-    let bench = Bench::with(&["close:takes"]).await;
+    let bench = Bench::with_rules(&["close:takes"]).await;
     std::fs::write(bench.path("f"), noise(10_000, 1)).unwrap();
     std::fs::create_dir(bench.path("drop")).unwrap();
     let copied = bench.copy(&bench.here("f"), &bench.there("drop/f"), false).await;
@@ -383,7 +386,7 @@ async fn a_dropbox_that_takes_files_away_gets_them_under_their_last_names() {
 
 #[tokio::test]
 async fn attributes_are_set_by_path_where_those_of_open_files_are_not() {
-    let bench = Bench::with(&["status:FSETSTAT:*:8"]).await;
+    let bench = Bench::with_rules(&["status:FSETSTAT:*:8"]).await;
     for size in [10_000, 3_000_000] {
         std::fs::write(bench.path("f"), noise(size, 1)).unwrap();
         std::fs::set_permissions(bench.path("f"), PermissionsExt::from_mode(0o751)).unwrap();
@@ -398,7 +401,7 @@ async fn attributes_are_set_by_path_where_those_of_open_files_are_not() {
 #[tokio::test]
 async fn without_any_attributes_a_file_is_written_over_and_keeps_its_own() {
     let refused = ["status:FSETSTAT:*:8", "status:SETSTAT:*:3"];
-    let bench = Bench::with(&refused).await;
+    let bench = Bench::with_rules(&refused).await;
     for (size, before) in [
         (10_000, 20_000),
         (20_000, 10_000),
@@ -429,7 +432,7 @@ async fn without_any_attributes_a_file_is_written_over_and_keeps_its_own() {
 
 #[tokio::test]
 async fn a_file_that_shrinks_while_it_is_fetched_leaves_the_older_one() {
-    let bench = Bench::with(&["resize:READ:3:50000"]).await;
+    let bench = Bench::with_rules(&["resize:READ:3:50000"]).await;
     std::fs::write(bench.path("f"), noise(4_000_000, 1)).unwrap();
     std::fs::write(bench.path("g"), "an older one").unwrap();
     let copied = bench.copy(&bench.there("f"), &bench.here("g"), false).await;
@@ -456,7 +459,7 @@ async fn a_file_that_shrinks_while_it_is_fetched_leaves_the_older_one() {
 #[tokio::test]
 async fn a_server_that_keeps_other_bytes_is_found_out_by_hashes() {
     // A WRITE that is confirmed and not done, with others behind it.
-    let bench = Bench::with(&["limits:32768:32768:1019", "status:WRITE:2:0"]).await;
+    let bench = Bench::with_rules(&["limits:32768:32768:1019", "status:WRITE:2:0"]).await;
     bench.tree("source", 20);
     std::fs::write(bench.path("source/f20"), "").unwrap();
     std::fs::write(bench.path("source/holed"), noise(200_000, 1)).unwrap();
@@ -494,7 +497,7 @@ async fn what_fails_in_the_middle_of_many_files_damages_none_that_were_whole() {
         "status:CLOSE:50-70:4",
         "status:FSTAT:90-95:4",
     ] {
-        let bench = Bench::with(&[rule]).await;
+        let bench = Bench::with_rules(&[rule]).await;
         bench.tree("source", 200);
         std::fs::create_dir(bench.path("target")).unwrap();
         std::fs::create_dir(bench.path("target/source")).unwrap();
@@ -533,7 +536,7 @@ fn impatient() -> Engine {
 
 #[tokio::test]
 async fn a_server_that_stops_answering_is_left_and_asked_anew() {
-    let bench = Bench::of(&["sessions:1", "stall:WRITE:5:3600"], impatient()).await;
+    let bench = Bench::with_engine(&["sessions:1", "stall:WRITE:5:3600"], impatient()).await;
     bench.tree("source", 20);
     assert_copied(
         &bench
@@ -546,7 +549,7 @@ async fn a_server_that_stops_answering_is_left_and_asked_anew() {
 
 #[tokio::test]
 async fn a_server_that_never_begins_is_told_within_a_bounded_time() {
-    let bench = Bench::of(&["stall:INIT:1:3600"], impatient()).await;
+    let bench = Bench::with_engine(&["stall:INIT:1:3600"], impatient()).await;
     std::fs::write(bench.path("f"), "f").unwrap();
     let copied = bench.copy(&bench.here("f"), &bench.there("g"), false).await;
     let error = copied.result.unwrap_err().to_string();
@@ -572,7 +575,7 @@ async fn a_file_that_cannot_be_closed_or_synced_is_told_with_what_is_there() {
         ),
     ] {
         for size in [1000, 3_000_000] {
-            let bench = Bench::with(&[rule]).await;
+            let bench = Bench::with_rules(&[rule]).await;
             std::fs::write(bench.path("source"), noise(size, 1)).unwrap();
             std::fs::write(bench.path("target"), "old").unwrap();
             let mut options = CopyOptions::default();

@@ -171,7 +171,7 @@ async fn a_given_stream_carries_one_connection() {
     let sshd = Sshd::start_default().unwrap();
     let stream = TcpStream::connect(sshd.addr()).await.unwrap();
     let engine = engine();
-    let host = private(&engine, &sshd, login(&sshd).over(stream));
+    let host = private(&engine, &sshd, login(&sshd).with_stream(stream));
     for _ in 0..3 {
         let output = host.run(&Command::exec("echo through")).await.unwrap();
         assert_eq!(output.stdout, b"through\n");
@@ -185,7 +185,7 @@ async fn a_given_stream_that_ends_at_once_is_reported_as_that() {
     let sshd = Sshd::start_default().unwrap();
     let (stream, _) = tokio::io::duplex(1024);
     let engine = engine();
-    let host = private(&engine, &sshd, login(&sshd).over(stream));
+    let host = private(&engine, &sshd, login(&sshd).with_stream(stream));
     let error = host.warm().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Network, "{error}");
     assert!(!error.to_string().contains("used up"), "{error}");
@@ -201,7 +201,7 @@ async fn an_ended_host_is_not_connected_again() {
     let engine = engine_with(settings);
     let host = private(&engine, &sshd, login(&sshd).connections(2));
     let mut running = host.start(&Command::exec("sleep 1000")).await.unwrap();
-    running.started().await.unwrap();
+    running.wait_for_start().await.unwrap();
     // One has no place, as long as the other runs.
     let waiting = tokio::spawn({
         let host = host.clone();
@@ -209,7 +209,7 @@ async fn an_ended_host_is_not_connected_again() {
     });
     let connection = host.hold();
     host.end();
-    connection.ended().await;
+    connection.wait_for_end().await;
     assert!(waiting.await.unwrap().is_err());
     drop(running);
     let error = host.run(&Command::exec("true")).await.unwrap_err();
@@ -307,7 +307,7 @@ async fn clients_of_a_port_on_the_server_are_handed_over_as_streams() {
 #[tokio::test]
 async fn a_remote_listener_ends_with_its_connection() {
     let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
+    let relay = Relay::start(sshd.addr()).unwrap();
     sshd.trust_at(relay.addr()).unwrap();
     let mut config = config(&sshd);
     config.port = relay.port();

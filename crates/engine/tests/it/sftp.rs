@@ -11,7 +11,7 @@ use trunkline_testkit::Sshd;
 use crate::site::{Site, through_relay};
 
 async fn sftp(sshd: &Sshd) -> Sftp {
-    Site::of(sshd).await.sftp().await.unwrap()
+    Site::for_server(sshd).await.sftp().await.unwrap()
 }
 
 fn path(directory: &tempfile::TempDir, name: &str) -> String {
@@ -197,7 +197,7 @@ async fn a_server_without_the_subsystem_refuses_it_by_name() {
         .config("Subsystem other /bin/cat")
         .start()
         .unwrap();
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     let error = match host.sftp().await {
         Ok(sftp) => sftp.stat("/").await.unwrap_err(),
         Err(error) => error,
@@ -237,7 +237,7 @@ async fn any_two_streams_carry_a_session() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("openssh-sftp-server brings /usr/lib/openssh/sftp-server");
-    let sftp = Sftp::over(
+    let sftp = Sftp::from_streams(
         server.stdout.take().unwrap(),
         server.stdin.take().unwrap(),
         "here",

@@ -122,7 +122,7 @@ async fn a_command_that_was_not_answered_ends_soon_and_what_runs_beside_it_goes_
     let engine = impatient();
     let host = host_of(&engine, &sshd).await;
     let mut beside = host.start(&Command::exec("cat")).await.unwrap();
-    beside.started().await.unwrap();
+    beside.wait_for_start().await.unwrap();
     wait_for_spare(&host).await;
     sshd.freeze_connections();
     // It leaves at once: the server has just been heard.
@@ -159,7 +159,7 @@ async fn a_command_that_is_sent_its_input_learns_soon_that_its_cable_was_cut() {
     let engine = impatient();
     let host = host_of(&engine, &sshd).await;
     let mut session = host.start(&Command::exec("cat > /dev/null")).await.unwrap();
-    session.started().await.unwrap();
+    session.wait_for_start().await.unwrap();
     sshd.freeze_connections();
     let endless = bytes::Bytes::from(vec![0; 64 << 20]);
     let output = session.output(Some(endless)).await;

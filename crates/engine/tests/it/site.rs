@@ -50,7 +50,7 @@ pub(crate) async fn server_and_host() -> (Sshd, Engine, Host) {
 /// A server, a directory for files, and the server's host.
 pub(crate) async fn site() -> (Sshd, TempDir, Site) {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     (sshd, place, host)
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Relayed {
 impl Relayed {
     pub(crate) fn start() -> Self {
         let sshd = Sshd::start_default().unwrap();
-        let relay = Relay::to(sshd.addr()).unwrap();
+        let relay = Relay::start(sshd.addr()).unwrap();
         let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
         Self { sshd, relay, config }
     }
@@ -83,7 +83,7 @@ impl Relayed {
 
     /// Its host.
     pub(crate) async fn site(&self, engine: Engine) -> Site {
-        Site::with(engine, &self.config, "relayed").await
+        Site::open_with(engine, &self.config, "relayed").await
     }
 }
 
@@ -95,20 +95,20 @@ pub(crate) struct Site {
 
 impl Site {
     /// A host of a new engine.
-    pub(crate) async fn at(config: &Path, alias: &str) -> Self {
-        Self::with(engine(), config, alias).await
+    pub(crate) async fn open(config: &Path, alias: &str) -> Self {
+        Self::open_with(engine(), config, alias).await
     }
 
     /// A host of this engine, which nobody else needs.
-    pub(crate) async fn with(engine: Engine, config: &Path, alias: &str) -> Self {
+    pub(crate) async fn open_with(engine: Engine, config: &Path, alias: &str) -> Self {
         Self {
             host: host_with(&engine, config, alias, &[]).await,
             _engine: engine,
         }
     }
 
-    pub(crate) async fn of(sshd: &Sshd) -> Self {
-        Self::at(&sshd.ssh_config(), sshd.alias()).await
+    pub(crate) async fn for_server(sshd: &Sshd) -> Self {
+        Self::open(&sshd.ssh_config(), sshd.alias()).await
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) async fn run(
     (result, failures)
 }
 
-pub(crate) async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapshot {
+pub(crate) async fn copy_to_end(from: &Location, to: &Location, options: &CopyOptions) -> Snapshot {
     let (result, failures) = run(from, to, options).await;
     assert_eq!(failures, [""; 0]);
     let snapshot = result.unwrap();
@@ -154,7 +154,7 @@ struct Seen {
 }
 
 fn see(root: &Path) -> BTreeMap<PathBuf, Seen> {
-    fn below(root: &Path, directory: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
+    fn add_below(root: &Path, directory: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let found = path.symlink_metadata().unwrap();
@@ -166,7 +166,7 @@ fn see(root: &Path) -> BTreeMap<PathBuf, Seen> {
                     .into_os_string()
                     .into_encoded_bytes()
             } else {
-                below(root, &path, seen);
+                add_below(root, &path, seen);
                 Vec::new()
             };
             let entry = Seen {
@@ -178,7 +178,7 @@ fn see(root: &Path) -> BTreeMap<PathBuf, Seen> {
         }
     }
     let mut seen = BTreeMap::new();
-    below(root, root, &mut seen);
+    add_below(root, root, &mut seen);
     seen
 }
 
@@ -203,17 +203,17 @@ async fn a_tree_comes_and_goes_as_it_is() {
     let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
-    let snapshot = copied(&there(&host, &source), &here(&down), &recursive()).await;
+    let snapshot = copy_to_end(&there(&host, &source), &here(&down), &recursive()).await;
     assert_same(&source, &down);
     assert_eq!(snapshot.bytes, snapshot.total_bytes);
-    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    copy_to_end(&here(&source), &there(&host, &up), &recursive()).await;
     assert_same(&source, &up);
     let blocks = |directory: &Path| directory.join("sparse").metadata().unwrap().blocks();
     // Zeros that lie across two packets are written.
     assert!(blocks(&down) < 20_000, "holes stay holes");
     assert!(blocks(&up) < 4000, "holes stay holes");
     // Into a directory that is there a source goes by its name.
-    copied(&there(&host, &source), &here(&down), &recursive()).await;
+    copy_to_end(&there(&host, &source), &here(&down), &recursive()).await;
     assert_same(&source, &down.join("source"));
 }
 
@@ -223,19 +223,19 @@ async fn a_tree_goes_from_server_to_server_through_this_machine() {
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     plant(&source);
-    let (from, to) = (Site::of(&one).await, Site::of(&two).await);
-    copied(&there(&from, &source), &there(&to, &target), &recursive()).await;
+    let (from, to) = (Site::for_server(&one).await, Site::for_server(&two).await);
+    copy_to_end(&there(&from, &source), &there(&to, &target), &recursive()).await;
     assert_same(&source, &target);
 }
 
 #[tokio::test]
 async fn dropbear_is_a_server_too() {
     let (dropbear, place) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::at(&dropbear.ssh_config(), dropbear.alias()).await;
+    let host = Site::open(&dropbear.ssh_config(), dropbear.alias()).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
-    copied(&there(&host, &source), &here(&down), &recursive()).await;
-    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    copy_to_end(&there(&host, &source), &here(&down), &recursive()).await;
+    copy_to_end(&here(&source), &there(&host, &up), &recursive()).await;
     assert_same(&source, &down);
     assert_same(&source, &up);
 }
@@ -249,10 +249,10 @@ async fn several_sessions_share_a_file_and_bring_it_whole() {
     options.streams = Some(4);
     // Slow enough for the others to open meanwhile.
     options.limit = Some(40_000_000);
-    let snapshot = copied(&there(&host, &source), &here(&down), &options).await;
+    let snapshot = copy_to_end(&there(&host, &source), &here(&down), &options).await;
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&down).unwrap());
     assert_eq!(snapshot.streams, 4);
-    let snapshot = copied(&here(&source), &there(&host, &up), &options).await;
+    let snapshot = copy_to_end(&here(&source), &there(&host, &up), &options).await;
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
     assert_eq!(snapshot.streams, 4);
 }
@@ -304,7 +304,7 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
     relay.set_rtt(Duration::from_millis(50));
     let [source, up] = ["source", "up"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(60_000_000, 5)).unwrap();
-    let snapshot = copied(&here(&source), &there(&far, &up), &CopyOptions::default()).await;
+    let snapshot = copy_to_end(&here(&source), &there(&far, &up), &CopyOptions::default()).await;
     assert!(snapshot.streams >= 4, "{snapshot:?}");
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
 }
@@ -369,13 +369,13 @@ async fn patterns_match_on_the_server_and_choose_here() {
         std::fs::write(source.join(name), name).unwrap();
     }
     let options = CopyOptions::default();
-    copied(&there(&host, &source.join("*.log")), &here(&target), &options).await;
+    copy_to_end(&there(&host, &source.join("*.log")), &here(&target), &options).await;
     assert_eq!(see(&target).len(), 2);
-    copied(&there(&host, &source.join("e[1]")), &here(&target), &options).await;
+    copy_to_end(&there(&host, &source.join("e[1]")), &here(&target), &options).await;
     assert!(target.join("e[1]").exists(), "a name that is there is no pattern");
     let mut options = recursive();
     options.filters = left_out(&["*.log", "e*"]);
-    copied(&there(&host, &source), &here(&target), &options).await;
+    copy_to_end(&there(&host, &source), &here(&target), &options).await;
     assert_eq!(see(&target.join("source")).len(), 1);
     let options = CopyOptions::default();
     for (directory, name) in [
@@ -396,7 +396,7 @@ async fn patterns_match_on_the_server_and_choose_here() {
     ] {
         let into = place.path().join(pattern.replace('/', " "));
         std::fs::create_dir(&into).unwrap();
-        copied(&there(&host, &source.join(pattern)), &here(&into), &options).await;
+        copy_to_end(&there(&host, &source.join(pattern)), &here(&into), &options).await;
         let names: Vec<_> = see(&into).into_keys().collect();
         assert!(
             names.iter().map(PathBuf::as_path).eq(found.iter().map(Path::new)),
@@ -415,10 +415,10 @@ async fn what_is_there_already_is_left_out_when_asked() {
     let (from, to) = (there(&host, &source.join(".")), here(&target));
     std::fs::create_dir(&target).unwrap();
     let mut options = recursive();
-    let first = copied(&from, &to, &options).await;
+    let first = copy_to_end(&from, &to, &options).await;
     assert_eq!(first.skipped, 0);
     options.update = true;
-    let second = copied(&from, &to, &options).await;
+    let second = copy_to_end(&from, &to, &options).await;
     assert_eq!((second.bytes, second.skipped), (0, 160), "files, and directories");
     options.update = false;
     options.compare = Comparison::Content;
@@ -428,10 +428,10 @@ async fn what_is_there_already_is_left_out_when_asked() {
         .unwrap()
         .write_all_at(b"x", 4_000_000)
         .unwrap();
-    let third = copied(&from, &to, &options).await;
+    let third = copy_to_end(&from, &to, &options).await;
     assert_eq!(third.bytes, 9_000_001, "what differs, and nothing else");
     assert_same(&source, &target);
-    let back = copied(&here(&target.join(".")), &there(&host, &source), &options).await;
+    let back = copy_to_end(&here(&target.join(".")), &there(&host, &source), &options).await;
     assert_eq!(back.bytes, 0);
 }
 
@@ -456,7 +456,7 @@ async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
             relay.reset();
         };
         let options = recursive();
-        let copying = copied(&from, &to, &options);
+        let copying = copy_to_end(&from, &to, &options);
         tokio::pin!(cutting);
         tokio::pin!(copying);
         let snapshot = tokio::select! {
@@ -492,13 +492,13 @@ async fn nothing_stays_of_small_files_whose_session_was_lost() {
             relay.reset();
         }
     };
-    let (snapshot, ()) = tokio::join!(copied(&from, &to, &options), losing);
+    let (snapshot, ()) = tokio::join!(copy_to_end(&from, &to, &options), losing);
     assert_eq!(snapshot.failed, 0);
     assert_same(&source, &up);
 }
 
 /// Copies both ways through a relay, to which something is done once some of the copy has passed.
-async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_testkit::Direction)) {
+async fn copy_disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_testkit::Direction)) {
     use trunkline_testkit::Direction::{ToClient, ToServer};
     let (relayed, place) = (Relayed::start(), tempfile::tempdir().unwrap());
     let relay = &relayed.relay;
@@ -516,7 +516,7 @@ async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_t
         let mut options = recursive();
         // Slow enough to be met in its middle.
         options.limit = Some(40_000_000);
-        let copying = copied(&from, &to, &options);
+        let copying = copy_to_end(&from, &to, &options);
         let disturbing = async {
             relay.wait_for_bytes(direction, begun + 5_000_000).await.unwrap();
             disturb(relay, direction).await;
@@ -530,7 +530,7 @@ async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_t
 
 #[tokio::test]
 async fn a_byte_that_is_changed_on_the_way_is_never_written() {
-    disturbed(Settings::default(), async |relay, direction| {
+    copy_disturbed(Settings::default(), async |relay, direction| {
         let open = |relay: &Relay| (relay.connections(), relay.open_connections());
         let before = open(relay);
         relay.corrupt_next(direction);
@@ -549,7 +549,7 @@ async fn a_path_that_goes_dark_is_left_for_another_connection() {
         probe_limit: Duration::from_secs(1),
         ..Settings::default()
     };
-    disturbed(settings, async |relay, _| {
+    copy_disturbed(settings, async |relay, _| {
         let before = relay.connections();
         relay.stall();
         // Its probe unanswered, it is given up.
@@ -610,8 +610,8 @@ async fn five_thousand_small_files_come_and_go() {
             std::fs::write(directory.join(format!("{n}")), noise(n, n as u64)).unwrap();
         }
     }
-    copied(&there(&host, &source), &here(&down), &recursive()).await;
-    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    copy_to_end(&there(&host, &source), &here(&down), &recursive()).await;
+    copy_to_end(&here(&source), &there(&host, &up), &recursive()).await;
     assert_same(&source, &down);
     assert_same(&source, &up);
 }
@@ -626,8 +626,8 @@ async fn more_sparse_bytes_than_32_bits_count_take_no_room_on_either_end() {
     for at in places {
         file.write_all_at(&noise(100_000, at), at).unwrap();
     }
-    copied(&here(&source), &there(&host, &up), &CopyOptions::default()).await;
-    copied(&there(&host, &source), &here(&down), &CopyOptions::default()).await;
+    copy_to_end(&here(&source), &there(&host, &up), &CopyOptions::default()).await;
+    copy_to_end(&there(&host, &source), &here(&down), &CopyOptions::default()).await;
     for copy in [up, down] {
         let copy = std::fs::File::open(copy).unwrap();
         let found = copy.metadata().unwrap();
@@ -661,7 +661,7 @@ async fn a_cut_copy_goes_on_from_what_both_ends_have() {
             () = until_copied(&progress, 50_000_000) => {}
         }
         assert!(!target.exists(), "half a file has no name");
-        let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+        let snapshot = copy_to_end(&from, &to, &CopyOptions::default()).await;
         assert!(snapshot.resumed >= 24_000_000, "{snapshot:?}");
         assert!(std::fs::read(&source).unwrap() == std::fs::read(target).unwrap());
     }
@@ -693,7 +693,7 @@ async fn a_part_that_is_wrong_is_not_gone_on_from() {
         .unwrap();
     let part = std::fs::File::options().write(true).open(part).unwrap();
     part.write_all_at(b"wrong", 1_000_000).unwrap();
-    copied(&from[0], &to, &CopyOptions::default()).await;
+    copy_to_end(&from[0], &to, &CopyOptions::default()).await;
     assert!(std::fs::read(&down).unwrap() == whole);
 }
 
@@ -818,7 +818,7 @@ impl Invented {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         tokio::spawn(self.serve(theirs));
         let (reader, writer) = tokio::io::split(ours);
-        Sftp::over(reader, writer, "invented")
+        Sftp::from_streams(reader, writer, "invented")
     }
 }
 
@@ -885,7 +885,7 @@ async fn a_server_can_write_nowhere_but_into_the_target() {
 #[tokio::test]
 async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
     let sshd = Sshd::start_default().unwrap();
-    let site = Site::of(&sshd).await;
+    let site = Site::for_server(&sshd).await;
     let place = tempfile::tempdir().unwrap();
     for (length, fits) in [(29, true), (29 + 64 * 1024, true), (5_000_000, false)] {
         let server = Invented {
@@ -943,7 +943,7 @@ async fn a_file_may_be_longer_than_the_server_says_and_not_shorter() {
             assert_eq!(std::fs::read(&target).unwrap(), b"an older one");
             continue;
         }
-        copied(&from, &here(&target), &CopyOptions::default()).await;
+        copy_to_end(&from, &here(&target), &CopyOptions::default()).await;
         assert!(
             std::fs::read(&target).unwrap() == noise(length, 3),
             "{length} {size}"
@@ -996,7 +996,7 @@ async fn through_a_narrow_link(
     std::fs::write(&source, data).unwrap();
     let direction = if upload { ToServer } else { ToClient };
     let (from, to) = ends(&host, upload, &source, &target);
-    let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+    let snapshot = copy_to_end(&from, &to, &CopyOptions::default()).await;
     assert!(std::fs::read(&target).unwrap() == data);
     (relayed.relay.bytes(direction), snapshot)
 }
@@ -1052,7 +1052,7 @@ async fn small_files_move_to_connections_that_compress_too() {
     for nth in 0..2500 {
         std::fs::write(source.join(nth.to_string()), &text[nth..nth + 2500]).unwrap();
     }
-    let snapshot = copied(&here(&source), &there(&host, &target), &recursive()).await;
+    let snapshot = copy_to_end(&here(&source), &there(&host, &target), &recursive()).await;
     assert!(snapshot.compressed);
     // Without, more than all of it passes: requests and replies too.
     let bytes = relayed.relay.bytes(ToServer);
@@ -1070,14 +1070,14 @@ async fn a_server_without_extensions_takes_and_gives_a_tree_and_takes_it_again()
         Sshd::builder().config(&subsystem).start().unwrap(),
         tempfile::tempdir().unwrap(),
     );
-    let host = Site::of(&sshd).await;
+    let host = Site::for_server(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     let mut options = recursive();
     options.sync = true;
     for _ in 0..2 {
-        copied(&here(&source.join(".")), &there(&host, &up), &options).await;
-        copied(&there(&host, &source.join(".")), &here(&down), &options).await;
+        copy_to_end(&here(&source.join(".")), &there(&host, &up), &options).await;
+        copy_to_end(&there(&host, &source.join(".")), &here(&down), &options).await;
         assert_same(&source, &down);
         assert_same(&source, &up);
     }
@@ -1111,7 +1111,7 @@ async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
         } else {
             assert!(!target.exists(), "half a file has no name");
         }
-        copied(&from, &to, &CopyOptions::default()).await;
+        copy_to_end(&from, &to, &CopyOptions::default()).await;
         assert!(
             std::fs::read(&target).unwrap() == second,
             "at last it is the new one"
@@ -1281,7 +1281,7 @@ async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() 
 async fn a_directory_is_not_copied_into_itself_through_a_server_either() {
     let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
+    let (one, two) = (Site::for_server(&one).await, Site::for_server(&two).await);
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join("inner")).unwrap();
     std::fs::write(source.join("f"), "f").unwrap();
@@ -1332,7 +1332,7 @@ async fn one_match_of_a_pattern_takes_the_targets_name() {
         ("on*.log", "only.log"),
     ] {
         let new = place.path().join("new");
-        copied(&source(pattern), &here(&new), &options).await;
+        copy_to_end(&source(pattern), &here(&new), &options).await;
         assert_eq!(std::fs::read_to_string(&new).unwrap(), name, "{pattern}");
         std::fs::remove_file(new).unwrap();
     }
@@ -1362,7 +1362,7 @@ async fn directories_look_like_their_sources_at_last_and_so_does_the_target() {
         // Deleting it changes its directory.
         std::fs::write(target.join("inner/extra"), "").unwrap();
         let (from, to) = ends(&host, up, &source.join("."), &target);
-        copied(&from, &to, &options).await;
+        copy_to_end(&from, &to, &options).await;
         for directory in [target.join("inner"), target] {
             let found = std::fs::metadata(&directory).unwrap();
             assert_eq!(found.mode() & 0o7777, 0o710, "{directory:?}");
@@ -1385,7 +1385,7 @@ async fn directories_nested_as_deep_as_paths_go_are_copied_to_their_end() {
         std::fs::create_dir_all(target.join(&deep)).unwrap();
         std::fs::write(target.join(&deep).join("extra"), "").unwrap();
         let (from, to) = ends(&host, up, &source.join("."), &target);
-        copied(&from, &to, &options).await;
+        copy_to_end(&from, &to, &options).await;
         let names = std::fs::read_dir(target.join(&deep)).unwrap();
         let names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
         assert_eq!(names, ["leaf"]);
@@ -1398,13 +1398,13 @@ async fn a_server_that_answers_hashing_without_end_is_given_up_there() {
         .config("ForceCommand case $SSH_ORIGINAL_COMMAND in 'exec sh') exec cat /dev/zero;; *) exec /usr/lib/openssh/sftp-server;; esac")
         .start()
         .unwrap();
-    let (host, place) = (Site::of(&sshd).await, tempfile::tempdir().unwrap());
+    let (host, place) = (Site::for_server(&sshd).await, tempfile::tempdir().unwrap());
     let (source, target) = (place.path().join("source"), place.path().join("target"));
     std::fs::write(&source, noise(3_000_000, 1)).unwrap();
     std::fs::write(&target, noise(3_000_000, 2)).unwrap();
     let mut options = CopyOptions::default();
     options.compare = Comparison::Content;
-    copied(&here(&source), &there(&host, &target), &options).await;
+    copy_to_end(&here(&source), &there(&host, &target), &options).await;
     assert_eq!(std::fs::read(&target).unwrap(), noise(3_000_000, 1));
 }
 
@@ -1458,7 +1458,7 @@ async fn a_part_that_is_not_ours_alone_is_never_written_to() {
                 }
             }
             let before = std::fs::read(&victim).unwrap();
-            let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+            let snapshot = copy_to_end(&from, &to, &CopyOptions::default()).await;
             assert_eq!(snapshot.resumed, 0, "{trap} {up}");
             assert!(std::fs::read(&victim).unwrap() == before, "{trap} {up}");
             assert!(std::fs::read(&target).unwrap() == whole);
@@ -1479,7 +1479,10 @@ async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
         let target = directory.join("target");
         let (from, to) = ends(&host, up, &source, &target);
         let options = CopyOptions::default();
-        let (one, two) = tokio::join!(copied(&from, &to, &options), copied(&from, &to, &options));
+        let (one, two) = tokio::join!(
+            copy_to_end(&from, &to, &options),
+            copy_to_end(&from, &to, &options)
+        );
         assert_eq!((one.failed, two.failed), (0, 0));
         assert!(std::fs::read(&target).unwrap() == whole);
         assert_eq!(
@@ -1626,7 +1629,7 @@ async fn other_names_of_a_local_file_stay_names_of_it() {
     std::fs::write(&source, "new").unwrap();
     std::fs::write(&target, "what was there").unwrap();
     std::fs::hard_link(&target, &other).unwrap();
-    copied(&there(&host, &source), &here(&target), &CopyOptions::default()).await;
+    copy_to_end(&there(&host, &source), &here(&target), &CopyOptions::default()).await;
     assert_eq!(std::fs::read(&other).unwrap(), b"new");
 }
 
@@ -1639,13 +1642,13 @@ async fn pipes_are_read_to_their_end_and_written_to() {
     let whole = noise(5_000_000, 3);
     let (path, data) = (fifo.clone(), whole.clone());
     let writing = tokio::task::spawn_blocking(move || std::fs::write(path, data).unwrap());
-    copied(&here(&fifo), &there(&host, &up), &CopyOptions::default()).await;
+    copy_to_end(&here(&fifo), &there(&host, &up), &CopyOptions::default()).await;
     writing.await.unwrap();
     assert!(std::fs::read(&up).unwrap() == whole);
     std::fs::write(&source, &whole).unwrap();
     let path = fifo.clone();
     let reading = tokio::task::spawn_blocking(move || std::fs::read(path).unwrap());
-    copied(&there(&host, &source), &here(&fifo), &CopyOptions::default()).await;
+    copy_to_end(&there(&host, &source), &here(&fifo), &CopyOptions::default()).await;
     assert!(reading.await.unwrap() == whole);
 }
 
@@ -1653,17 +1656,17 @@ async fn pipes_are_read_to_their_end_and_written_to() {
 async fn checksums_are_compared_between_two_servers_too() {
     let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
+    let (one, two) = (Site::for_server(&one).await, Site::for_server(&two).await);
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(9_000_000, 5)).unwrap();
     let (from, to) = (there(&one, &source), there(&two, &target));
     let mut options = CopyOptions::default();
     options.compare = Comparison::Content;
-    assert_eq!(copied(&from, &to, &options).await.skipped, 0);
-    assert_eq!(copied(&from, &to, &options).await.skipped, 1);
+    assert_eq!(copy_to_end(&from, &to, &options).await.skipped, 0);
+    assert_eq!(copy_to_end(&from, &to, &options).await.skipped, 1);
     let file = std::fs::File::options().write(true).open(&target).unwrap();
     file.write_all_at(b"x", 8_500_000).unwrap();
-    assert_eq!(copied(&from, &to, &options).await.skipped, 0);
+    assert_eq!(copy_to_end(&from, &to, &options).await.skipped, 0);
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
 }
 
@@ -1679,7 +1682,7 @@ async fn what_neither_server_may_read_is_not_the_same() {
     let [one, two] = [(); 2].map(|()| Sshd::builder().config(&force).start().unwrap());
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
+    let (one, two) = (Site::for_server(&one).await, Site::for_server(&two).await);
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     for (path, text) in [(&source, "one"), (&target, "two")] {
         std::fs::write(path, text).unwrap();
@@ -1734,10 +1737,10 @@ async fn a_mirror_is_one_and_without_changes_nothing_is_copied() {
         std::fs::create_dir_all(target.join("extra/deep")).unwrap();
         std::fs::write(target.join("extra/deep/file"), "x").unwrap();
         let (from, to) = ends(&host, upload, &source.join("."), &target);
-        let first = copied(&from, &to, &mirror()).await;
+        let first = copy_to_end(&from, &to, &mirror()).await;
         assert_eq!(first.deleted, 3);
         assert_eq!(rsync_would_change(&source, &target), "");
-        let second = copied(&from, &to, &mirror()).await;
+        let second = copy_to_end(&from, &to, &mirror()).await;
         let done = (second.files, second.adjusted, second.deleted, second.bytes);
         assert_eq!(done, (0, 0, 0, 0), "upload: {upload}");
         assert_eq!(second.skipped, second.total_files);
@@ -1781,14 +1784,14 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
         let _ = std::fs::remove_file(&log);
         let path = format!("SetEnv PATH={}:/usr/bin:/bin", bin.display());
         let sshd = Sshd::builder().config(&path).start().unwrap();
-        let host = Site::of(&sshd).await;
+        let host = Site::for_server(&sshd).await;
         let (source, target) = (place.path().join("source"), place.path().join("target"));
         plant_many(&source);
         std::fs::create_dir_all(&target).unwrap();
         let (from, to) = ends(&host, true, &source.join("."), &target);
-        copied(&from, &to, &mirror()).await;
+        copy_to_end(&from, &to, &mirror()).await;
         assert_eq!(rsync_would_change(&source, &target), "", "{case}");
-        let again = copied(&from, &to, &mirror()).await;
+        let again = copy_to_end(&from, &to, &mirror()).await;
         let done = (again.files, again.adjusted, again.deleted, again.bytes);
         assert_eq!(done, (0, 0, 0, 0), "{case}");
         for nth in [3, 30, 50] {
@@ -1798,7 +1801,7 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
             std::fs::write(target.join(&directory).join("extra"), "").unwrap();
             std::fs::create_dir_all(source.join(&directory).join("new/er")).unwrap();
         }
-        copied(&from, &to, &mirror()).await;
+        copy_to_end(&from, &to, &mirror()).await;
         assert_eq!(rsync_would_change(&source, &target), "", "{case}");
         assert!(log.exists(), "{case}: nobody asked find");
         std::fs::remove_dir_all(&source).unwrap();
@@ -1815,7 +1818,7 @@ async fn a_mirror_follows_its_source_and_says_why() {
         plant_oddities(&source);
         std::fs::create_dir(&target).unwrap();
         let (from, to) = ends(&host, upload, &source.join("."), &target);
-        copied(&from, &to, &mirror()).await;
+        copy_to_end(&from, &to, &mirror()).await;
         let set_mode = |name: &str, mode| {
             std::fs::set_permissions(source.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
         };
@@ -1979,7 +1982,7 @@ async fn in_the_middle_with(
     let Relayed { sshd, relay, config } = Relayed::start();
     let (engine, other) = (engine(), Sshd::start_default().unwrap());
     let host = host_with(&engine, &config, "relayed", ssh_options).await;
-    let other = Site::of(&other).await;
+    let other = Site::for_server(&other).await;
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(6_000_000, 9)).unwrap();
@@ -2113,7 +2116,7 @@ async fn whatever_the_way_another_host_key_ends_a_copy_at_once() {
         let ended = in_the_middle(way, streams, async |relay: Relay, _: &Sshd, _: &Progress| {
             let place = relay.addr();
             drop(relay);
-            let _another = Relay::between(place, impostor.addr()).unwrap();
+            let _another = Relay::start_on(place, impostor.addr()).unwrap();
             *begun.lock().unwrap() = Some(());
             std::future::pending::<()>().await;
         });
@@ -2142,7 +2145,7 @@ async fn whatever_the_way_a_log_in_that_is_refused_ends_a_copy_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_way_a_host_that_never_was_there_ends_a_copy_at_once() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let other = Site::of(&sshd).await;
+    let other = Site::for_server(&sshd).await;
     let closed = trunkline_testkit::free_port();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(12_000_000, 9)).unwrap();
@@ -2153,7 +2156,7 @@ async fn whatever_the_way_a_host_that_never_was_there_ends_a_copy_at_once() {
     std::fs::write(&config, text).unwrap();
     for (name, words) in [("refused", "refused"), ("unknown", "nowhere.invalid")] {
         for streams in [1, 4] {
-            let host = Site::at(&config, name).await;
+            let host = Site::open(&config, name).await;
             for (from, to) in [
                 (here(&source), there(&host, &target)),
                 (there(&host, &source), here(&target)),

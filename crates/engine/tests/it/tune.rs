@@ -180,7 +180,7 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
     // A host for anything else is as ssh_config says.
     let usual = engine.host_for(&plain, &Interaction::none()).await.unwrap();
     assert_eq!(usual.config().sharing_key(), config.sharing_key());
-    assert!(usual.tuned().is_none());
+    assert!(usual.tuned_choice().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,7 +35,7 @@ impl Site {
         let config = home.path("config");
         let entries = (1..=6).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).at(addr)
+            server.host_entry(&format!("box{n}")).with_address(addr)
         });
         write_ssh_config(&config, entries).unwrap();
 

@@ -310,7 +310,7 @@ mod tests {
         let standard = |more: &[(&str, &str)]| {
             let mut env = vec![("SSH_ASKPASS", program.program.to_str().unwrap())];
             env.extend_from_slice(more);
-            Standard::from_env(env).on_terminal(Terminal::at("/nowhere/tty"))
+            Standard::from_env(env).on_terminal(Terminal::from_path("/nowhere/tty"))
         };
         let ask = async |standard: Standard, kind| {
             standard

@@ -43,7 +43,7 @@ type Guard = Arc<dyn Fn(BorrowedFd<'_>) -> Box<dyn Send> + Send + Sync>;
 
 impl Default for Terminal {
     fn default() -> Self {
-        Self::at("/dev/tty")
+        Self::from_path("/dev/tty")
     }
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Terminal {
 
 impl Terminal {
     /// The terminal with the device file `path`.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn from_path(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             guard: None,
@@ -431,7 +431,7 @@ mod tests {
             ));
             let flags = rustix::fs::fcntl_getfl(&side).unwrap();
             rustix::fs::fcntl_setfl(&side, flags | OFlags::NONBLOCK).unwrap();
-            let terminal = Terminal::at(&path).open().unwrap();
+            let terminal = Terminal::from_path(&path).open().unwrap();
             Self {
                 side: register(side.into()).unwrap(),
                 terminal,
@@ -458,7 +458,7 @@ mod tests {
 
         /// Asks, types `keys` as soon as the question is shown, and returns the answer.
         async fn answers(&self, keys: &str, echo: bool) -> Option<String> {
-            let terminal = Terminal::at(&self.path);
+            let terminal = Terminal::from_path(&self.path);
             let prompt = Prompt::new(PromptKind::Password, "Password: ", echo);
             let typing = async {
                 self.sees("Password: ").await;
@@ -503,7 +503,7 @@ mod tests {
             user.answers("first\nsecond\n", true).await.as_deref(),
             Some("first")
         );
-        let next = register(Terminal::at(&user.path).open().unwrap()).unwrap();
+        let next = register(Terminal::from_path(&user.path).open().unwrap()).unwrap();
         for expected in b"second" {
             assert_eq!(read_byte(&next).await.unwrap(), Some(*expected));
         }
@@ -522,7 +522,7 @@ mod tests {
     #[tokio::test]
     async fn one_question_is_on_the_terminal_at_a_time() {
         let user = User::sits_down();
-        let terminal = Terminal::at(&user.path);
+        let terminal = Terminal::from_path(&user.path);
         let question = |host: &str, echo| {
             let mut prompt = Prompt::new(PromptKind::Password, "Say: ", echo);
             prompt.host = host.to_owned();
@@ -554,11 +554,11 @@ mod tests {
         }
         let noted = log.clone();
         let path = user.path.clone();
-        let terminal = Terminal::at(&user.path).guarded_by(move |device| {
+        let terminal = Terminal::from_path(&user.path).guarded_by(move |device| {
             noted.lock().unwrap().push(tcgetattr(device).unwrap().local_modes);
             let (noted, path) = (noted.clone(), path.clone());
             Box::new(Guard(Box::new(move || {
-                let now = tcgetattr(Terminal::at(&path).open().unwrap()).unwrap();
+                let now = tcgetattr(Terminal::from_path(&path).open().unwrap()).unwrap();
                 noted.lock().unwrap().push(now.local_modes);
             })))
         });
@@ -585,7 +585,7 @@ mod tests {
     async fn a_question_taken_back_leaves_the_terminal_as_it_was() {
         let user = User::sits_down();
         let before = user.modes();
-        let terminal = Terminal::at(&user.path);
+        let terminal = Terminal::from_path(&user.path);
         let prompt = Prompt::new(PromptKind::Passphrase, "Passphrase: ", false);
         let taken_back = async {
             user.sees("Passphrase: ").await;
@@ -602,7 +602,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_terminal_there_is_no_answer() {
-        let terminal = Terminal::at("/nowhere/tty");
+        let terminal = Terminal::from_path("/nowhere/tty");
         assert!(!terminal.exists());
         assert!(
             terminal

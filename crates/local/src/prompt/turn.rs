@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Turn {
     /// Waits for it, among the questions of this process. For a [`Prompter`](super::Prompter) of one's own; those of this
     /// module take their turns by themselves.
-    pub async fn at(place: Place) -> Self {
+    pub async fn wait_for(place: Place) -> Self {
         Self::take(place, None).await
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use trunkline::ExitStatus;
 use trunkline_request::destination::Destination;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::arguments::LONGEST_WAIT;
 use crate::call::{Call, Problem};
@@ -129,7 +129,7 @@ async fn wait_for_all(
                 next += PROGRESS;
                 let ended = jobs.iter().filter(|job| job.state().end.is_some()).count();
                 let printed: u64 = jobs.iter().map(|job| job.state().printed).sum();
-                let words = format!("{ended} of {} done, {}", counted(jobs.len(), "command"), counted(printed, "byte"));
+                let words = format!("{ended} of {} done, {}", count_of(jobs.len(), "command"), count_of(printed, "byte"));
                 call.progress(begun.elapsed().as_secs_f64(), words).await;
             }
         }
@@ -168,7 +168,7 @@ fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
             let (tail, other) = printable(&part.bytes[part.cut..]);
             text.push_str(&format!(
                 "\n[… {} left out …]\n{tail}",
-                counted(part.left_out, "byte")
+                count_of(part.left_out, "byte")
             ));
             if other != Encoding::Utf8 {
                 encoding = other;

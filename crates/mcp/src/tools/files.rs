@@ -11,7 +11,7 @@ use trunkline::sftp::FileType;
 use trunkline::transfer::{self, CopyOptions, Location, Progress};
 use trunkline_embed::Failure;
 use trunkline_request::destination::Destination;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::arguments::{ContentEncoding, LONGEST_WAIT};
 use crate::call::{Call, Permit, Problem};
@@ -182,7 +182,7 @@ pub(crate) async fn write(call: &Call<'_>, arguments: arguments::Write) -> Resul
             "{what} {}:{} ({}), sha256 {}",
             answer.host,
             answer.path,
-            counted(bytes, "byte"),
+            count_of(bytes, "byte"),
             answer.sha256
         ),
         &answer,
@@ -282,7 +282,7 @@ pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Re
     let line = |one: &answers::Match| format!("{}:{}: {}\n", one.path, one.line, one.text);
     let lines: String = answer.matches.iter().map(line).collect();
     let mut text = format!("{}\n{}", marks.notice(), marks.wrap(&answer.host, &lines));
-    text.push_str(&format!("{} searched", counted(answer.files_searched, "file")));
+    text.push_str(&format!("{} searched", count_of(answer.files_searched, "file")));
     if !answer.stopped_by.is_empty() {
         text.push_str(&format!(
             "; stopped by its bound on {}, so there may be more",
@@ -509,7 +509,7 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
     Done::new(
         format!(
             "copied {} to {}:{}",
-            counted(answer.bytes, "byte"),
+            count_of(answer.bytes, "byte"),
             answer.to_host,
             answer.to_path
         ),

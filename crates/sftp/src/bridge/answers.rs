@@ -38,7 +38,7 @@ impl Bridge {
                 return self.read_more(n, answer, length);
             }
             Order::Known(Request::Open { .. } | Request::Opendir { .. }) if answer.kind == kind::HANDLE => {
-                self.opened(n, &answer)?;
+                self.give_handle(n, &answer)?;
             }
             Order::Known(Request::Readdir { .. }) if answer.kind == kind::NAME => {
                 return self.list(n, answer);
@@ -69,7 +69,7 @@ impl Bridge {
         };
         let entry = self.entry(n);
         if data.is_empty() || entry.read.len() + data.len() > length {
-            return Err(Error::misbehaved("it sent more or less data than was asked for").into());
+            return Err(Error::misbehavior("it sent more or less data than was asked for").into());
         }
         data.into_chunks()
             .into_iter()
@@ -95,7 +95,7 @@ impl Bridge {
     }
 
     /// Gives a file or directory that was opened a handle of its own.
-    pub(super) fn opened(&mut self, n: u64, answer: &Packet) -> Result<(), GiveUp> {
+    pub(super) fn give_handle(&mut self, n: u64, answer: &Packet) -> Result<(), GiveUp> {
         let real = answer.handle()?;
         let mut given = BytesMut::from(HANDLE);
         given.put_u32(self.next_handle);
@@ -109,7 +109,7 @@ impl Bridge {
             _ => return Ok(()),
         };
         let is_regular = matches!(file.kind, Kind::Regular(_));
-        let file = self.shared(file);
+        let file = self.share(file);
         self.files.insert(given.clone(), file);
         if is_regular {
             // Nobody waits for it. It leaves before the client can know the handle.
@@ -129,7 +129,7 @@ impl Bridge {
     }
 
     /// Returns the file, and changes the other openings of it, which writes elsewhere affect.
-    pub(super) fn shared(&mut self, mut new: File) -> File {
+    pub(super) fn share(&mut self, mut new: File) -> File {
         let others = self.files.values_mut();
         let mut is_shared = false;
         for other in others.filter(|other| paths::may_be_same(&other.path, &new.path)) {
@@ -216,21 +216,23 @@ impl Bridge {
                     .status()
                     .is_some_and(|status| status.code == StatusCode::NO_SUCH_FILE);
                 if let Some(attributes) = answer.attributes() {
-                    self.paths.lock().learn(path, Knowledge::of(&attributes));
+                    self.paths
+                        .lock()
+                        .learn(path, Knowledge::from_attributes(&attributes));
                 } else if is_missing {
                     self.paths.lock().learn(path, Knowledge::Missing);
                 }
             }
             Order::Known(request) if is_ok && paths::effect(request).0 == Effect::Moves => {
                 let (request, before) = (request.clone(), entry.before);
-                self.done(&request, before);
+                self.note_done(&request, before);
             }
             _ => {}
         }
     }
 
     /// A change of names was made.
-    pub(super) fn done(&mut self, request: &Request, before: [Option<(Knowledge, u64)>; 2]) {
+    pub(super) fn note_done(&mut self, request: &Request, before: [Option<(Knowledge, u64)>; 2]) {
         const NEW: Knowledge = Knowledge::Present {
             sizes: None,
             modified: None,
@@ -256,7 +258,7 @@ impl Bridge {
                     known.filter(|known| *known != Knowledge::Missing).unwrap_or(NEW),
                 );
                 for file in self.files.values_mut().filter(|file| !file.has_lost_name) {
-                    if let Some(path) = paths::moved(&file.path, from, to) {
+                    if let Some(path) = paths::move_path(&file.path, from, to) {
                         file.path = path;
                     }
                 }

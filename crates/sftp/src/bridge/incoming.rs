@@ -229,7 +229,7 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn sent(request: &Request) -> Packet {
+    fn encode(request: &Request) -> Packet {
         let mut buf = BytesMut::new();
         request.encode(7, &mut buf);
         let mut packets = Packets::default();
@@ -289,7 +289,7 @@ mod tests {
             },
         ];
         for request in requests {
-            let Packet { kind, body } = sent(&request);
+            let Packet { kind, body } = encode(&request);
             let body = body.part(4, body.len());
             match Order::decode(kind, body) {
                 Order::Known(read) => assert_eq!(read, request),

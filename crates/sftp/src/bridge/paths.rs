@@ -20,7 +20,7 @@ pub(super) enum Knowledge {
 }
 
 impl Knowledge {
-    pub(super) fn of(attributes: &FileAttributes) -> Self {
+    pub(super) fn from_attributes(attributes: &FileAttributes) -> Self {
         Self::Present {
             sizes: attributes.size.map(|size| (size, size)),
             modified: attributes.times.map(|times| times.modified),
@@ -184,7 +184,7 @@ pub(super) fn may_be_same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// A path after something was renamed that it leads through.
-pub(super) fn moved(path: &Bytes, from: &[u8], to: &Bytes) -> Option<Bytes> {
+pub(super) fn move_path(path: &Bytes, from: &[u8], to: &Bytes) -> Option<Bytes> {
     let rest = path.strip_prefix(from)?;
     match rest.first() {
         None => Some(to.clone()),
@@ -217,8 +217,8 @@ mod tests {
     fn a_renamed_directory_moves_what_is_in_it() {
         let to = Bytes::from_static(b"new");
         let path = |text: &'static str| Bytes::from_static(text.as_bytes());
-        assert_eq!(moved(&path("old/x"), b"old", &to), Some(path("new/x")));
-        assert_eq!(moved(&path("old"), b"old", &to), Some(path("new")));
-        assert_eq!(moved(&path("older"), b"old", &to), None);
+        assert_eq!(move_path(&path("old/x"), b"old", &to), Some(path("new/x")));
+        assert_eq!(move_path(&path("old"), b"old", &to), Some(path("new")));
+        assert_eq!(move_path(&path("older"), b"old", &to), None);
     }
 }

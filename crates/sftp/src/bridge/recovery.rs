@@ -49,7 +49,7 @@ impl Bridge {
     }
 
     /// Takes an answer to one of the bridge's own questions.
-    pub(super) fn recovered(&mut self, ask: Ask, answer: Packet) -> Result<(), GiveUp> {
+    pub(super) fn take_recovery(&mut self, ask: Ask, answer: Packet) -> Result<(), GiveUp> {
         self.awaited -= 1;
         match ask {
             Ask::Limits => {
@@ -57,7 +57,7 @@ impl Bridge {
                     self.limits = Limits::decode(&mut Reader::new(answer.body.into_bytes()))?;
                 }
             }
-            Ask::Look(n, which) => self.entry(n).seen[which] = Some(Seen::of(&answer)),
+            Ask::Look(n, which) => self.entry(n).seen[which] = Some(Seen::from_answer(&answer)),
             Ask::Reopen(given) => self.take_reopened(&given, &answer)?,
             Ask::Reopened(given) => {
                 if let Some(file) = self.files.get_mut(&given) {
@@ -113,7 +113,7 @@ impl Bridge {
                     }
                     let (request, before) = (request.clone(), entry.before);
                     entry.state = State::Answered(Packet::of_status(StatusCode::OK, "Success"));
-                    self.done(&request, before);
+                    self.note_done(&request, before);
                 }
             }
         }
@@ -131,7 +131,7 @@ impl Bridge {
             let moved = self
                 .files
                 .values_mut()
-                .filter(|file| paths::moved(&file.path, from, from).is_some());
+                .filter(|file| paths::move_path(&file.path, from, from).is_some());
             moved.for_each(|file| file.has_lost_name = true);
         }
     }
@@ -267,7 +267,7 @@ fn give_up(file: &File, answer: &Packet) -> GiveUp {
     let path = Printable::line(&file.path);
     match answer.status() {
         Some(status) => GiveUp::Gone { path, status },
-        None => GiveUp::Server(Error::misbehaved(format!(
+        None => GiveUp::Server(Error::misbehavior(format!(
             "it answered with a packet of type {}",
             answer.kind
         ))),

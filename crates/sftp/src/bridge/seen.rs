@@ -19,7 +19,7 @@ pub(super) enum Seen {
 }
 
 impl Seen {
-    pub(super) fn of(answer: &Packet) -> Self {
+    pub(super) fn from_answer(answer: &Packet) -> Self {
         let link = || {
             let names = entries(&mut Reader::new(answer.body.clone().into_bytes())).ok()?;
             names

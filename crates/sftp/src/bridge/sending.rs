@@ -160,7 +160,7 @@ impl Bridge {
                 let number = self.number(Ask::Entry(n));
                 Writer::packet(self.to_server.buffer(), kind)
                     .u32(number)
-                    .with(|buffer| buffer.put_slice(&body))
+                    .append(|buffer| buffer.put_slice(&body))
                     .finish(0);
             }
         }

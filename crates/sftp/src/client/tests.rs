@@ -44,7 +44,7 @@ fn take_sent(client: &mut Client) -> Vec<u8> {
     while let Some(bytes) = client.poll_transmit() {
         all.extend_from_slice(&bytes);
     }
-    assert_eq!(client.queued(), 0);
+    assert_eq!(client.queued_bytes(), 0);
     all
 }
 

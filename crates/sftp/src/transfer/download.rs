@@ -242,7 +242,7 @@ impl Plan for Download {
                 length: u32::try_from(length).expect("a range is cut to the size of a read"),
             });
             let worker = &mut self.workers[id];
-            let sent = worker.pace.sent(length, now);
+            let sent = worker.pace.note_sent(length, now);
             self.under_way += length as usize;
             worker.asked.insert(read, Purpose::Read { range, sent });
         }
@@ -257,7 +257,7 @@ impl Plan for Download {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self.workers.answered(id, request) else {
+        let Some(asked) = self.workers.take_answered(id, request) else {
             return Some(outcome);
         };
         match asked {
@@ -267,7 +267,7 @@ impl Plan for Download {
             Purpose::Read { range, sent } => {
                 self.under_way -= (range.end - range.start) as usize;
                 let worker = &mut self.workers[id];
-                worker.pace.done(sent, now);
+                worker.pace.note_done(sent, now);
                 if worker.work.trusted {
                     self.handle_data(id, range, outcome);
                 } else {
@@ -554,7 +554,7 @@ impl Download {
         for (id, asked) in asked {
             requests.push(id);
             if let Purpose::Read { range, sent } = asked {
-                worker.pace.lost(sent);
+                worker.pace.note_lost(sent);
                 self.under_way -= (range.end - range.start) as usize;
                 self.ranges.give_back(range);
             }

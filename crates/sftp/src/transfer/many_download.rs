@@ -224,7 +224,7 @@ impl Plan for ManyDownload {
         }
         for (_, small) in self.files.drain() {
             small.handle.into_iter().for_each(|handle| client.close(handle));
-            self.pace.lost(small.sent);
+            self.pace.note_lost(small.sent);
         }
         self.waiting.clear();
         self.waiting_large.clear();
@@ -242,7 +242,8 @@ impl ManyDownload {
         let (_, wanted) = self.waiting.front()?;
         let used = self.held + self.under_way;
         // The other half is for large files.
-        let fits = used == 0 || used + wanted.expected(piece(client.limits().max_read)) <= self.memory / 2;
+        let fits =
+            used == 0 || used + wanted.expected_bytes(piece(client.limits().max_read)) <= self.memory / 2;
         if fits && client.has_room() && self.has_handle(client) && self.pace.has_room(0) {
             self.waiting.pop_front()
         } else {
@@ -256,9 +257,9 @@ impl ManyDownload {
             flags: OpenFlags::READ,
             attributes: FileAttributes::default(),
         });
-        let expected = wanted.expected(piece(client.limits().max_read));
+        let expected = wanted.expected_bytes(piece(client.limits().max_read));
         self.under_way += expected;
-        let sent = self.pace.sent(1, now);
+        let sent = self.pace.note_sent(1, now);
         let small = Small {
             wanted,
             sent,
@@ -370,7 +371,7 @@ impl ManyDownload {
             .into_iter()
             .for_each(|handle| client.close(handle));
         self.under_way -= small.expected;
-        self.pace.done(small.sent, now);
+        self.pace.note_done(small.sent, now);
         if let Some(status) = small.failed {
             self.events.push_back(ManyDownloadEvent::Failed { file, status });
             return;
@@ -439,7 +440,7 @@ impl ManyDownload {
 
 impl RemoteFile {
     /// Bytes that the flight of reads may bring.
-    fn expected(&self, piece: u64) -> usize {
+    fn expected_bytes(&self, piece: u64) -> usize {
         usize::try_from(self.size.map_or(piece, |size| size.min(LARGE) + 1)).unwrap_or(usize::MAX)
     }
 }

@@ -241,7 +241,7 @@ impl ManyUpload {
         let Some(running) = self.files.remove(&id) else {
             return;
         };
-        self.pace.lost(running.sent);
+        self.pace.note_lost(running.sent);
         self.held -= running.held;
         let is_temporary = running.file.rename_to.is_some();
         let makes = is_temporary && running.file.opening == Opening::Exclusive;
@@ -295,7 +295,7 @@ impl Plan for ManyUpload {
             self.held += held;
             let running = Running {
                 file,
-                sent: self.pace.sent(1, now),
+                sent: self.pace.note_sent(1, now),
                 held,
                 handle: None,
                 content: None,
@@ -595,7 +595,7 @@ impl ManyUpload {
         let Some(running) = self.files.remove(&id) else {
             return;
         };
-        self.pace.done(running.sent, now);
+        self.pace.note_done(running.sent, now);
         self.held -= running.held;
         let Some(status) = running.failed else {
             let attributes = running.attributes.map_or(Ok(()), Err);

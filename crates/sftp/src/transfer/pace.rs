@@ -76,7 +76,7 @@ impl Pace {
         self.in_flight + prepared < self.target()
     }
 
-    pub(super) fn sent(&mut self, amount: u64, now: Instant) -> SendMark {
+    pub(super) fn note_sent(&mut self, amount: u64, now: Instant) -> SendMark {
         self.in_flight += amount;
         SendMark {
             amount,
@@ -86,7 +86,7 @@ impl Pace {
     }
 
     /// Notes that something sent was answered.
-    pub(super) fn done(&mut self, sent: SendMark, now: Instant) {
+    pub(super) fn note_done(&mut self, sent: SendMark, now: Instant) {
         self.in_flight -= sent.amount;
         self.delivered += sent.amount;
         let elapsed = now.saturating_duration_since(sent.at);
@@ -106,7 +106,7 @@ impl Pace {
     }
 
     /// Notes that something sent will not be answered.
-    pub(super) fn lost(&mut self, sent: SendMark) {
+    pub(super) fn note_lost(&mut self, sent: SendMark) {
         self.in_flight -= sent.amount;
     }
 }
@@ -127,13 +127,13 @@ mod tests {
         while now < start + rtt * 60 {
             while pace.has_room(0) {
                 free = free.max(now) + service;
-                queue.push_back((free + rtt, pace.sent(unit, now)));
+                queue.push_back((free + rtt, pace.note_sent(unit, now)));
             }
             let (at, sent) = queue
                 .pop_front()
                 .expect("something is in flight, since the least is not zero");
             now = at;
-            pace.done(sent, now);
+            pace.note_done(sent, now);
         }
         pace.target()
     }

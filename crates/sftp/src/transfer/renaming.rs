@@ -60,7 +60,7 @@ impl Renaming {
         outcome: Outcome,
         client: &mut Client,
     ) -> ControlFlow<Result<(), Status>, RequestId> {
-        let aside = self.aside();
+        let aside = self.aside_name();
         let (step, request) = match (std::mem::replace(&mut self.step, Step::Replacing), outcome) {
             (Step::Replacing, Ok(_)) => return ControlFlow::Break(Ok(())),
             (Step::Replacing, Err(status)) if may_be_in_the_way(&status) => {
@@ -107,7 +107,7 @@ impl Renaming {
     }
 
     /// Returns the temporary name of the replaced file: the replacing file's earlier name, which nobody else uses.
-    fn aside(&self) -> Bytes {
+    fn aside_name(&self) -> Bytes {
         let stem = self.from.strip_suffix(b".part").unwrap_or(&self.from);
         [stem, b".old"].concat().into()
     }

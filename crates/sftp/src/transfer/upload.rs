@@ -383,7 +383,7 @@ impl Plan for Upload {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self.workers.answered(id, request) else {
+        let Some(asked) = self.workers.take_answered(id, request) else {
             return Some(outcome);
         };
         match asked {
@@ -395,7 +395,7 @@ impl Plan for Upload {
                     && !matches!(&outcome, Err(status) if status.code != StatusCode::EOF);
                 if is_told && !self.is_as_written(outcome) {
                     let message = "opening the file once more took its content";
-                    self.damaged(message);
+                    self.note_damage(message);
                 }
             }
             Purpose::Owner => match outcome {
@@ -409,7 +409,7 @@ impl Plan for Upload {
             Purpose::Mark => {}
             Purpose::Write { range, sent } => {
                 self.held -= (range.end - range.start) as usize;
-                self.workers[id].pace.done(sent, now);
+                self.workers[id].pace.note_done(sent, now);
                 match outcome {
                     Ok(_) => {
                         self.written_end = self.written_end.max(range.end);
@@ -444,7 +444,7 @@ impl Plan for Upload {
                 self.finish.awaited -= 1;
                 if !self.is_as_written(outcome) {
                     let message = "the server damaged the file when it cut it to its length";
-                    self.damaged(message);
+                    self.note_damage(message);
                 }
             }
             Purpose::Attributes | Purpose::AttributesByPath => {
@@ -642,7 +642,7 @@ impl Upload {
                 data,
             });
             worker.work.prepared -= length;
-            let sent = worker.pace.sent(length, now);
+            let sent = worker.pace.note_sent(length, now);
             worker.asked.insert(
                 write,
                 Purpose::Write {
@@ -788,7 +788,7 @@ impl Upload {
             self.events
                 .push_back(UploadEvent::WorkerLost(id, WorkerLoss::Refused(status)));
         } else {
-            self.damaged(message);
+            self.note_damage(message);
         }
     }
 
@@ -807,7 +807,7 @@ impl Upload {
         {
             let message =
                 format!("opening the file again took its content: {size} bytes are left of {least}");
-            self.damaged(message);
+            self.note_damage(message);
         }
     }
 
@@ -917,7 +917,7 @@ impl Upload {
             }
             _ => {
                 let message = format!("the server confirmed {end} bytes, and the file has {size}");
-                self.damaged(message);
+                self.note_damage(message);
             }
         }
     }
@@ -949,7 +949,7 @@ impl Upload {
         if self.workers[id].work.only_writes || self.options.opening != Opening::Existing {
             let message =
                 "the file had to be cut to its length, and cannot be read to see what is left of it";
-            return self.damaged(message);
+            return self.note_damage(message);
         }
         let read = read(&handle, *offset, (sample.len() as u64).min(end - offset));
         self.ask(id, read, Purpose::Compare, client);
@@ -1035,7 +1035,7 @@ impl Upload {
         }
     }
 
-    fn damaged(&mut self, message: impl Into<trunkline_text::Printable>) {
+    fn note_damage(&mut self, message: impl Into<trunkline_text::Printable>) {
         if !self.over {
             self.over = true;
             let status = Status::local(StatusCode::FAILURE, message);
@@ -1070,7 +1070,7 @@ impl Upload {
         for (request, asked) in asked {
             requests.push(request);
             if let Purpose::Write { range, sent } = asked {
-                worker.pace.lost(sent);
+                worker.pace.note_lost(sent);
                 returned.push(range);
             }
         }

@@ -274,7 +274,7 @@ impl Plan for Walk {
                     // It was there a moment ago; who needs its attributes will meet the reason.
                     _ => FileAttributes::default(),
                 };
-                self.found(entry, attributes);
+                self.note_entry(entry, attributes);
             }
         }
         self.account();
@@ -295,7 +295,7 @@ impl Plan for Walk {
     fn remove_worker(&mut self, (): (), client: &mut Client) {
         self.asked.drain().for_each(|(request, _)| client.cancel(request));
         for (_, open) in self.open.drain() {
-            self.pace.lost(open.sent);
+            self.pace.note_lost(open.sent);
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
         self.readable = Vec::new();
@@ -345,7 +345,7 @@ impl Walk {
         self.next_open += 1;
         self.asked
             .insert(client.request(Request::Opendir { path }), Purpose::Opendir(id));
-        let sent = self.pace.sent(1, now);
+        let sent = self.pace.note_sent(1, now);
         let open = Open {
             directory,
             handle: None,
@@ -395,7 +395,7 @@ impl Walk {
             Ok(_) => {}
             Err(status) => {
                 if let Some(open) = self.open.remove(&id) {
-                    self.pace.done(open.sent, now);
+                    self.pace.note_done(open.sent, now);
                     self.tell(WalkEvent::Failed {
                         directory: open.directory.path,
                         status,
@@ -452,7 +452,7 @@ impl Walk {
         let read = open.ended && open.reading == 0;
         if let Some(open) = if read { self.open.remove(&id) } else { None } {
             self.listed -= open.listed.len();
-            self.pace.done(open.sent, now);
+            self.pace.note_done(open.sent, now);
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
         if let Some(status) = failed {
@@ -490,7 +490,7 @@ impl Walk {
             longname,
         };
         if attributes.permissions.is_some() {
-            self.found(entry, attributes);
+            self.note_entry(entry, attributes);
         } else {
             let lstat = client.request(Request::Lstat {
                 path: join(&self.options.root, &entry.path),
@@ -499,7 +499,7 @@ impl Walk {
         }
     }
 
-    fn found(&mut self, entry: DirectoryEntry, attributes: FileAttributes) {
+    fn note_entry(&mut self, entry: DirectoryEntry, attributes: FileAttributes) {
         let DirectoryEntry {
             path,
             depth,

@@ -108,7 +108,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
     }
 
     /// Takes the answered request off the list, and returns it if it is this worker's.
-    pub(super) fn answered(&mut self, id: WorkerId, request: RequestId) -> Option<Purpose> {
+    pub(super) fn take_answered(&mut self, id: WorkerId, request: RequestId) -> Option<Purpose> {
         self.get_mut(id)?.asked.remove(&request)
     }
 

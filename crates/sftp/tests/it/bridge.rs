@@ -50,7 +50,7 @@ impl Client {
             next_id: 1,
             asked: VecDeque::new(),
             open: Vec::new(),
-            reference: Disk::furnished(),
+            reference: Disk::with_files(),
             session: Session::new(Manner::default()),
             told: HashMap::new(),
             in_doubt: 0,
@@ -61,16 +61,16 @@ impl Client {
     }
 
     fn path(&mut self) -> &'static str {
-        PATHS[self.random.below(PATHS.len() as u64) as usize]
+        PATHS[self.random.draw(PATHS.len() as u64) as usize]
     }
 
     /// The next request. With `ends`, only what ends something.
     fn request(&mut self, ends: bool) -> Option<Vec<u8>> {
         let usable: Vec<usize> = (0..self.open.len()).filter(|i| !self.is_closing(*i)).collect();
         let handle = usable
-            .get(self.random.below(usable.len() as u64) as usize)
+            .get(self.random.draw(usable.len() as u64) as usize)
             .copied();
-        let (kind, body, change) = match (ends, self.random.below(20), handle) {
+        let (kind, body, change) = match (ends, self.random.draw(20), handle) {
             (true, _, None) => return None,
             (true, _, Some(i)) | (false, 0 | 1, Some(i)) => (4, string(&self.open[i].0), None),
             (false, 2..=8, Some(i)) => self.by_handle(i),
@@ -101,21 +101,21 @@ impl Client {
         if is_directory {
             return (12, body, None);
         }
-        match self.random.below(8) {
+        match self.random.draw(8) {
             0..=3 => {
-                body.put_u64(self.random.below(40));
-                let data = self.random.bytes(1 + self.random.clone().below(12) as usize);
+                body.put_u64(self.random.draw(40));
+                let data = self.random.bytes(1 + self.random.clone().draw(12) as usize);
                 body.extend(string(&data));
                 (6, body, None)
             }
             4 | 5 => {
-                body.put_u64(self.random.below(40));
-                body.put_u32(1 + self.random.below(30) as u32);
+                body.put_u64(self.random.draw(40));
+                body.put_u32(1 + self.random.draw(30) as u32);
                 (5, body, None)
             }
             6 => {
                 body.put_u32(1);
-                body.put_u64(self.random.below(30));
+                body.put_u64(self.random.draw(30));
                 (10, body, None)
             }
             _ => {
@@ -138,10 +138,10 @@ impl Client {
             let body = [string(path.as_bytes()), string(other.as_bytes())].concat();
             (kind, body, Some(format!("{what} {path} {other}")))
         };
-        match self.random.below(14) {
+        match self.random.draw(14) {
             0..=2 => {
                 // What a client opens a file for: to read, to write, with and without CREAT, TRUNC and EXCL.
-                let flags = [1, 2, 3, 0x0a, 0x1a, 0x1b, 0x2a][self.random.below(7) as usize];
+                let flags = [1, 2, 3, 0x0a, 0x1a, 0x1b, 0x2a][self.random.draw(7) as usize];
                 let mut body = string(path.as_bytes());
                 body.put_u32(flags);
                 body.put_u32(0);
@@ -169,7 +169,7 @@ impl Client {
     }
 
     /// Takes what the bridge says, and compares it with what happens without a loss.
-    fn told(&mut self, bytes: &[u8], disk: &Disk, seed: u64) {
+    fn take_from_bridge(&mut self, bytes: &[u8], disk: &Disk, seed: u64) {
         self.inbox.extend_from_slice(bytes);
         while self.inbox.len() >= 4 {
             let length = u32::from_be_bytes(self.inbox[..4].try_into().unwrap()) as usize;
@@ -200,7 +200,7 @@ impl Client {
                 .change
                 .as_ref()
                 .unwrap_or_else(|| panic!("{what} is never in doubt"));
-            if disk.made(change) == *self.told.get(change).unwrap_or(&0) {
+            if disk.change_count(change) == *self.told.get(change).unwrap_or(&0) {
                 return;
             }
         }
@@ -211,7 +211,7 @@ impl Client {
         {
             *self.told.entry(change.clone()).or_default() += 1;
             assert!(
-                disk.made(change) >= self.told[change],
+                disk.change_count(change) >= self.told[change],
                 "{what} was acknowledged and not done"
             );
         }
@@ -300,14 +300,14 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5bd1_e995);
         let manner = Manner {
-            is_disorderly: random.below(4) == 0,
-            names_at_once: 1 + random.below(3) as usize,
+            is_disorderly: random.draw(4) == 0,
+            names_at_once: 1 + random.draw(3) as usize,
             later: false,
         };
         Self {
             bridge: Bridge::default(),
             client: Client::new(seed.wrapping_mul(2).wrapping_add(1)),
-            disk: Disk::furnished(),
+            disk: Disk::with_files(),
             session: Session::new(manner),
             manner,
             to_server: BytesMut::new(),
@@ -325,7 +325,7 @@ impl World {
         pieces.clear();
         self.bridge.poll_client(&mut pieces);
         for piece in pieces {
-            self.client.told(&piece, &self.disk, seed);
+            self.client.take_from_bridge(&piece, &self.disk, seed);
         }
         assert!(self.bridge.memory() < MOST_HELD, "seed {seed}");
     }
@@ -346,13 +346,13 @@ impl World {
     fn deliver(&mut self, random: &mut Random) -> Result<bool, GiveUp> {
         let is_greeting = self.to_bridge.front().is_some_and(|answer| answer[4] == 2);
         let which = match self.manner.is_disorderly && !is_greeting {
-            true => random.below(self.to_bridge.len() as u64) as usize,
+            true => random.draw(self.to_bridge.len() as u64) as usize,
             false => 0,
         };
         let Some(answer) = self.to_bridge.remove(which) else {
             return Ok(false);
         };
-        let (one, other) = answer.split_at(random.below(answer.len() as u64) as usize);
+        let (one, other) = answer.split_at(random.draw(answer.len() as u64) as usize);
         self.bridge.handle_server(Bytes::copy_from_slice(one))?;
         self.bridge.handle_server(Bytes::copy_from_slice(other))?;
         Ok(true)
@@ -398,7 +398,7 @@ fn live(seed: u64, cut_each: u64) -> Outcome {
 }
 
 fn survive(world: &mut World, random: &mut Random, seed: u64, cut_each: u64) -> Result<(), GiveUp> {
-    let mut left = 5 + random.below(25);
+    let mut left = 5 + random.draw(25);
     world.bridge.begin()?;
     world.bridge.handle_client(packet_init())?;
     world.settle(seed);
@@ -409,11 +409,11 @@ fn survive(world: &mut World, random: &mut Random, seed: u64, cut_each: u64) -> 
             world.client.asked.len()
         );
         // Towards the end nothing is cut, so that there is one.
-        if cut_each > 0 && step < 2_000 && random.below(cut_each) == 0 {
+        if cut_each > 0 && step < 2_000 && random.draw(cut_each) == 0 {
             world.cut()?;
             world.settle(seed);
         }
-        let moved = match random.below(4) {
+        let moved = match random.draw(4) {
             0 if left > 0 && world.client.asked.len() < 8 => {
                 left -= 1;
                 if let Some(request) = world.client.request(false) {
@@ -553,7 +553,7 @@ impl Sibling {
 /// rclone takes any of its sessions for each of its requests.
 #[test]
 fn a_change_of_what_another_session_has_made_is_not_in_doubt() {
-    let mut disk = Disk::furnished();
+    let mut disk = Disk::with_files();
     let paths = KnownPaths::default();
     let (mut writes, mut changes) = (Sibling::new(&paths), Sibling::new(&paths));
     writes.pump(&mut disk, false);
@@ -582,9 +582,9 @@ fn a_change_of_what_another_session_has_made_is_not_in_doubt() {
     .concat();
     let (kind, body) = changes.ask(&mut disk, 200, &body, true);
     assert_eq!(status_code(kind, &body), Some(0), "{}", body.escape_ascii());
-    assert_eq!(disk.made("posix-rename made moved"), 1);
+    assert_eq!(disk.change_count("posix-rename made moved"), 1);
     // The first one knows the new name.
     let (kind, body) = writes.ask(&mut disk, 13, &string(b"moved"), true);
     assert_eq!(status_code(kind, &body), Some(0), "{}", body.escape_ascii());
-    assert_eq!(disk.made("remove moved"), 1);
+    assert_eq!(disk.change_count("remove moved"), 1);
 }

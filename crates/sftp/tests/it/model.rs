@@ -18,7 +18,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn draw(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -28,7 +28,7 @@ impl Random {
     pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> = Vec::with_capacity(length + 8);
         while bytes.len() < length {
-            bytes.extend(self.below(u64::MAX).to_le_bytes());
+            bytes.extend(self.draw(u64::MAX).to_le_bytes());
         }
         bytes.truncate(length);
         bytes
@@ -151,10 +151,10 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(disk: &SharedDisk, manner: Manner, seed: u64, start: Instant) -> Self {
-        Self::configured(&Config::default(), disk, manner, seed, start)
+        Self::with_config(&Config::default(), disk, manner, seed, start)
     }
 
-    pub(crate) fn configured(
+    pub(crate) fn with_config(
         config: &Config,
         disk: &SharedDisk,
         manner: Manner,
@@ -219,7 +219,7 @@ impl Session {
     }
 
     /// Bytes that have come.
-    pub(crate) fn received(&self) -> u64 {
+    pub(crate) fn bytes_received(&self) -> u64 {
         self.received
     }
 
@@ -233,7 +233,7 @@ impl Session {
             for reply in self.server.handle(&bytes) {
                 let sent = self.pass(1, reply.len(), at);
                 let jitter = self.server.manner.jitter.as_nanos() as u64;
-                let delay = Duration::from_nanos(self.server.random.below(jitter + 1));
+                let delay = Duration::from_nanos(self.server.random.draw(jitter + 1));
                 self.sequence += 1;
                 self.to_client.push(Reverse((sent + delay, self.sequence, reply)));
             }
@@ -305,7 +305,7 @@ impl Server {
         self.most_ahead = self.most_ahead.max(packets.len());
         if self.other().any_order {
             for at in (1..packets.len()).rev() {
-                packets.swap(at, self.random.below(at as u64 + 1) as usize);
+                packets.swap(at, self.random.draw(at as u64 + 1) as usize);
             }
         }
         let answer = |packet| {
@@ -345,10 +345,7 @@ impl Server {
         let id = packet.get_u32();
         self.requests += 1;
         // Losing a CLOSE would be the server's own leak.
-        if kind != 4
-            && kind != 200
-            && self.manner.failures > 0
-            && self.random.below(self.manner.failures) == 0
+        if kind != 4 && kind != 200 && self.manner.failures > 0 && self.random.draw(self.manner.failures) == 0
         {
             return status(id, FAILURE);
         }
@@ -384,7 +381,7 @@ impl Server {
                 let (from, to) = (string(&mut packet), string(&mut packet));
                 self.rename(id, &from, to, false)
             }
-            200 => self.extended(id, &mut packet),
+            200 => self.handle_extended(id, &mut packet),
             _ => status(id, UNSUPPORTED),
         }
     }
@@ -404,7 +401,7 @@ impl Server {
         }
         let shares = self.other().shares_handles;
         if shares > 0
-            && self.random.below(shares) == 0
+            && self.random.draw(shares) == 0
             && let Some(shared) = self.open.keys().max().copied()
         {
             self.open.insert(shared, open);
@@ -453,8 +450,8 @@ impl Server {
             return status(id, EOF);
         }
         let mut end = content.len().min(offset + length as usize);
-        if self.manner.short_reads > 0 && self.random.below(self.manner.short_reads) == 0 {
-            end = offset + 1 + self.random.below((end - offset) as u64) as usize;
+        if self.manner.short_reads > 0 && self.random.draw(self.manner.short_reads) == 0 {
+            end = offset + 1 + self.random.draw((end - offset) as u64) as usize;
         }
         let mut body = head(103, id);
         put_string(&mut body, &content[offset..end]);
@@ -568,7 +565,7 @@ impl Server {
         body
     }
 
-    fn extended(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
+    fn handle_extended(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
         match &string(packet)[..] {
             b"limits@openssh.com" => {
                 let mut body = head(201, id);

@@ -60,7 +60,7 @@ fn upload_tree(session: &mut Session, seed: u64, start: Instant) -> (Vec<(String
     let mut files = Vec::new();
     let mut contents = BTreeMap::new();
     for at in 0..120 {
-        let length = random.below(100_000) as usize;
+        let length = random.draw(100_000) as usize;
         let content = random.bytes(length);
         let mut file = UploadFile::new(format!(".f{at}.part"), content.len() as u64);
         file.opening = Opening::Exclusive;
@@ -314,7 +314,7 @@ fn one_file_at_a_time_serves_a_server_that_shares_handles() {
         max_handles: Some(1),
         ..Config::default()
     };
-    let mut session = Session::configured(&config, &disk, manner(other), 1, start);
+    let mut session = Session::with_config(&config, &disk, manner(other), 1, start);
     let (files, failed) = upload_tree(&mut session, 1, start);
     assert_eq!(failed, 0);
     for (path, content) in &files {

@@ -125,10 +125,10 @@ fn download_retiring(
         assert!(now < start + LONG, "the download does not end");
         for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
             let Some(worker) = *slot else { continue };
-            let before = session.received();
+            let before = session.bytes_received();
             match session.advance(now) {
                 Some(answers) => {
-                    *due |= session.received() > before;
+                    *due |= session.bytes_received() > before;
                     for (id, outcome) in answers {
                         meanwhile(session.requests());
                         assert_eq!(
@@ -419,9 +419,9 @@ proptest! {
             let told = match told {
                 0 => None,
                 1 => Some(size as u64),
-                _ => Some(random.below(400_000)),
+                _ => Some(random.draw(400_000)),
             };
-            if random.below(5) == 0 {
+            if random.draw(5) == 0 {
                 // As the files of /proc.
                 disk.borrow_mut().false_sizes.insert(path.clone(), 0);
             }
@@ -468,13 +468,13 @@ proptest! {
         let mut paths = vec![b"root".to_vec()];
         disk.borrow_mut().directories.insert(b"root".to_vec(), Vec::new());
         for at in 0..directories {
-            let parent = paths[random.below(paths.len() as u64) as usize].clone();
+            let parent = paths[random.draw(paths.len() as u64) as usize].clone();
             let name = format!("d{at}").into_bytes();
             let path = [&parent[..], b"/", &name].concat();
             let mut disk = disk.borrow_mut();
             disk.directories.get_mut(&parent).unwrap().push((name, 0o040_755));
             let mut names = vec![(b".".to_vec(), 0o040_755), (b"..".to_vec(), 0o040_755)];
-            for file in 0..random.below(400) {
+            for file in 0..random.draw(400) {
                 names.push((format!("f{file}").into_bytes(), 0o100_644));
                 wanted.push([&path[5..], b"/", format!("f{file}").as_bytes()].concat());
             }
@@ -1176,10 +1176,10 @@ fn upload_retiring(
         assert!(now < start + LONG, "the upload does not end");
         for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
             let Some(worker) = *slot else { continue };
-            let before = session.received();
+            let before = session.bytes_received();
             match session.advance(now) {
                 Some(answers) => {
-                    *due |= session.received() > before;
+                    *due |= session.bytes_received() > before;
                     for (id, outcome) in answers {
                         assert_eq!(
                             upload.handle_reply(worker, &mut session.client, id, outcome, now),

@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
     let rtt = Duration::try_from_secs_f64(arguments.rtt_ms / 1000.0)
         .map_err(|error| Error::Misused(format!("--rtt-ms: {error}")))?;
-    let relay = Relay::between(arguments.listen, arguments.to)?;
+    let relay = Relay::start_on(arguments.listen, arguments.to)?;
     relay.set_rtt(rtt);
     relay.set_rate(Direction::ToServer, arguments.rate);
     relay.set_rate(Direction::ToClient, arguments.rate);

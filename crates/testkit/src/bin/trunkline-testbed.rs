@@ -105,10 +105,10 @@ fn main() -> Result<(), Error> {
         if let Some(milliseconds) = arguments.rtt_ms {
             let rtt = Duration::try_from_secs_f64(milliseconds / 1000.0)
                 .map_err(|error| Error::Misused(format!("--rtt-ms: {error}")))?;
-            let relay = Relay::to(server.addr())?;
+            let relay = Relay::start(server.addr())?;
             relay.set_rtt(rtt);
             server.trust_at(relay.addr())?;
-            entry = entry.at(relay.addr());
+            entry = entry.with_address(relay.addr());
             relays.push(relay);
         }
         hosts.push(Host {

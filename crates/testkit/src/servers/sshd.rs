@@ -180,7 +180,7 @@ impl Sshd {
     pub fn ssh_config_via(&self, alias: &str, addr: SocketAddr) -> Result<PathBuf, Error> {
         self.trust_at(addr)?;
         let path = self.path(&format!("ssh_config_{alias}"));
-        write_ssh_config(&path, [self.host_entry(alias).at(addr)])?;
+        write_ssh_config(&path, [self.host_entry(alias).with_address(addr)])?;
         Ok(path)
     }
 
@@ -365,7 +365,7 @@ impl Sshd {
             } else {
                 format!("{}-{}", self.alias, index + 1)
             };
-            self.host_entry(&alias).at(addr)
+            self.host_entry(&alias).with_address(addr)
         });
         write_ssh_config(&self.ssh_config(), entries)
     }

@@ -199,7 +199,7 @@ async fn a_raw_server_works_behind_a_relay() {
         })
         .unwrap(),
     );
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     relay.set_rtt(std::time::Duration::from_millis(2));
     let options = [
         format!("Port={}", relay.port()),

@@ -18,7 +18,7 @@ fn stdout(output: &Output) -> &str {
 #[test]
 fn a_command_runs_through_the_relay_no_faster_than_its_round_trips() {
     let server = Sshd::start_default().unwrap();
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let rtt = Duration::from_millis(20);
     relay.set_rtt(rtt);
     let config = server.ssh_config_via("far-away", relay.addr()).unwrap();
@@ -39,7 +39,7 @@ fn a_command_runs_through_the_relay_no_faster_than_its_round_trips() {
 #[test]
 fn a_flipped_bit_in_the_encrypted_stream_ends_the_connection() {
     let server = Sshd::start_default().unwrap();
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via("noisy", relay.addr()).unwrap();
     relay.corrupt(Direction::ToClient, 5000);
     let output = ssh(&config)
@@ -53,7 +53,7 @@ fn a_flipped_bit_in_the_encrypted_stream_ends_the_connection() {
 #[tokio::test]
 async fn a_cut_ends_the_client() {
     let server = Sshd::start_default().unwrap();
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via("short-lived", relay.addr()).unwrap();
     let mut client = ssh(&config)
         .args(["short-lived", "sleep 1000"])
@@ -130,7 +130,7 @@ fn every_kind_of_host_key_and_client_key_works() {
         };
         let mut entry = server
             .host_entry("picky")
-            .with(&format!("HostKeyAlgorithms {algorithm}"));
+            .with_line(&format!("HostKeyAlgorithms {algorithm}"));
         entry.identities = vec![client_key.private_path().to_owned()];
         let config = server.dir().join("picky");
         write_ssh_config(&config, [entry]).unwrap();

@@ -42,7 +42,7 @@ function table(section, columns, rows) {
   $(`${section} tbody`).replaceChildren(...rows.map((row) => element('tr', {}, ...cells(row))));
 }
 
-function lost(why) {
+function showLost(why) {
   $('#lost').textContent = `${why}. This page goes on when it can.`;
   $('#lost').hidden = false;
 }
@@ -55,9 +55,9 @@ function begin(forget, update) {
     $('#lost').hidden = true;
     update(JSON.parse(event.data));
   });
-  events.addEventListener('lost', (event) => lost(JSON.parse(event.data)));
+  events.addEventListener('lost', (event) => showLost(JSON.parse(event.data)));
   events.addEventListener('error', () => {
-    lost('trunkline serve-ui does not answer');
+    showLost('trunkline serve-ui does not answer');
     // A browser gives up after an answer that is not a stream of events.
     if (events.readyState === EventSource.CLOSED) setTimeout(begin, 2000, forget, update);
   });

@@ -3,7 +3,7 @@
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 use trunkline_control::protocol::Update;
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 use super::details;
 use super::palette::{BOLD, Palette};
@@ -109,10 +109,10 @@ fn summary(model: &Model, palette: Palette) -> [Line<'static>; 2] {
 fn totals(model: &Model) -> Line<'static> {
     let totals = model.totals();
     let counts = [
-        counted(totals.hosts, "host"),
-        counted(totals.connections, "connection"),
-        counted(totals.sessions, "session"),
-        counted(totals.tunnels, "tunnel"),
+        count_of(totals.hosts, "host"),
+        count_of(totals.connections, "connection"),
+        count_of(totals.sessions, "session"),
+        count_of(totals.tunnels, "tunnel"),
     ];
     let shown = |value: f64| match rate(value) {
         none if none.is_empty() => "0".to_owned(),
@@ -133,9 +133,9 @@ fn question(model: &Model, sharing: &str) -> Vec<Line<'static>> {
     let (connections, sessions) = (host.report.connections.len(), host.sessions());
     let what = format!(
         "Close {} to {}, with {}?",
-        counted(connections, "connection"),
+        count_of(connections, "connection"),
         host.report.name,
-        counted(sessions, "session")
+        count_of(sessions, "session")
     );
     vec![
         Line::styled(what, BOLD),

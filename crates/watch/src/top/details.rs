@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{Activity, ConnectionReport, FailureReport};
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 use super::subject::Lines;
 use super::tables::{Row, asker};
@@ -109,7 +109,7 @@ fn of_connection(lines: &mut Lines, model: &Model, host: &Host, connection: &Con
         (connection.tunnels, "tunnel"),
         (u32::try_from(connection.spares).unwrap_or(u32::MAX), "spare"),
     ];
-    let counts = counts.map(|(number, name)| counted(number, name));
+    let counts = counts.map(|(number, name)| count_of(number, name));
     line(lines, "carries", counts.join(", "));
     let moved = format!(
         "{} sent, {} received",
@@ -147,7 +147,7 @@ fn activity(model: &Model, activity: &Activity) -> Lines {
     let started = activity.started.map_or_else(|| "not yet".into(), time);
     line(&mut lines, "started in", started);
     if activity.resumed > 0 {
-        let times = counted(activity.resumed, "time");
+        let times = count_of(activity.resumed, "time");
         line(
             &mut lines,
             "carried over",

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use trunkline_control::protocol::{Activity, ActivityKind, FailureReport};
-use trunkline_text::counted;
+use trunkline_text::count_of;
 
 use super::subject::{Column, bar, natural, number, text};
 use crate::model::{Host, Model};
@@ -273,7 +273,7 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
 fn runs(activity: &Activity) -> String {
     match activity.resumed {
         0 => activity.runs.clone(),
-        times => format!("{}, carried over {}", activity.runs, counted(times, "time")),
+        times => format!("{}, carried over {}", activity.runs, count_of(times, "time")),
     }
 }
 

@@ -11,7 +11,7 @@ use indicatif::{
 };
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_request::copy::Waiting;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::hints;
 use crate::report::alike;
@@ -194,7 +194,7 @@ impl View {
                     errno,
                     obstacle,
                     ..
-                } => self.failed(host, &path, hints::of_file(&message, obstacle), errno),
+                } => self.report_failure(host, &path, hints::of_file(&message, obstacle), errno),
                 CopyEvent::Note { message } => self.line(&format!("{prefix}{message}")),
                 event => lines.extend(
                     self.shows
@@ -235,7 +235,7 @@ impl View {
 
     /// Reports a failed name. With one host it is printed at once, except if many fail alike; with several, a table
     /// follows at the end.
-    fn failed(&self, host: &str, path: &[u8], message: String, errno: Option<i32>) {
+    fn report_failure(&self, host: &str, path: &[u8], message: String, errno: Option<i32>) {
         let mut copies = self.copies();
         if self.several() {
             let messages = copies.of_hosts.entry(host.to_owned()).or_default();
@@ -269,7 +269,7 @@ impl View {
     }
 
     /// Reports the end of a copy. Returns true if everything was copied.
-    pub(super) fn ended(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
+    pub(super) fn report_end(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
         let CopyProgress {
             failed,
             files,
@@ -303,7 +303,7 @@ impl View {
     }
 
     /// Reports that one of several copies could not start or continue.
-    pub(super) fn broken(&self, host: &str, error: &anyhow::Error) {
+    pub(super) fn report_broken(&self, host: &str, error: &anyhow::Error) {
         if self.shows.json {
             return self.line(&format!("trunkline: {host}: {error:#}"));
         }
@@ -316,7 +316,7 @@ impl View {
     }
 
     /// Reports that the user has interrupted the copies.
-    pub(super) fn interrupted(&self, advice: &str) {
+    pub(super) fn report_interrupt(&self, advice: &str) {
         self.bar.finish_and_clear();
         let done = self.copies().succeeded;
         self.line(&match self.several() {
@@ -415,7 +415,7 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     let all = |value: fn(&CopyProgress) -> u64| -> u64 {
         copies.ended.iter().map(|ended| value(&ended.progress)).sum()
     };
-    let moved = all(moved);
+    let moved = all(bytes_moved);
     let fared = [
         (copies.succeeded, "succeeded"),
         (hosts - copies.succeeded, "failed"),
@@ -424,7 +424,7 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     let fared: Vec<String> = fared.map(|(count, how)| format!("{count} {how}")).collect();
     let mut text = format!(
         "{} in {:.1} s: {}; ",
-        counted(hosts, "host"),
+        count_of(hosts, "host"),
         elapsed.as_secs_f64(),
         fared.join(", ")
     );
@@ -440,7 +440,7 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     for (count, what) in [
         (all(|copy| copy.deleted), "deleted"),
         (all(|copy| copy.adjusted), "adjusted"),
-        (all(|copy| copy.skipped), shows.skipped()),
+        (all(|copy| copy.skipped), shows.skipped_text()),
         (all(|copy| copy.failed), "failed"),
     ] {
         if count > 0 {
@@ -531,9 +531,9 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
         ciphers,
     } = ended;
     if shows.check {
-        return checked(progress);
+        return describe_check(progress);
     }
-    let moved = moved(progress);
+    let moved = bytes_moved(progress);
     let mut parts = vec![match dry_run {
         true => format!("{} would be copied, {}", progress.files, BinaryBytes(moved)),
         false if moved == 0 => format!("{} copied", progress.files),
@@ -560,13 +560,13 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
         parts.push(format!("{} {would_be}adjusted", progress.adjusted));
     }
     if progress.skipped > 0 {
-        parts.push(format!("{} {}", progress.skipped, shows.skipped()));
+        parts.push(format!("{} {}", progress.skipped, shows.skipped_text()));
     }
     if progress.failed > 0 {
         parts.push(format!("{} failed", progress.failed));
     }
     if !dry_run {
-        parts.push(counted(progress.streams, "session"));
+        parts.push(count_of(progress.streams, "session"));
         parts.extend(ciphers.iter().map(ToString::to_string));
     }
     if progress.compressed {
@@ -577,7 +577,7 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
 
 impl Shows {
     /// Returns the word for skipped names.
-    fn skipped(self) -> &'static str {
+    fn skipped_text(self) -> &'static str {
         if self.compares { "up to date" } else { "skipped" }
     }
 
@@ -598,7 +598,7 @@ impl Shows {
             _ if self.changes => format!("{changes:<12} {name}"),
             _ if !self.names => return None,
             CopyEvent::Deleted { .. } => format!("deleting {name}"),
-            CopyEvent::Skipped { .. } => format!("{name}: {}", self.skipped()),
+            CopyEvent::Skipped { .. } => format!("{name}: {}", self.skipped_text()),
             CopyEvent::Adjusted { .. } => format!("{name}: {changes}"),
             _ => name.to_string(),
         };
@@ -607,7 +607,7 @@ impl Shows {
 }
 
 /// Returns, for example, `12 the same, 2 differ or are missing, 1 extra`.
-fn checked(progress: &CopyProgress) -> String {
+fn describe_check(progress: &CopyProgress) -> String {
     let differ = progress.files + progress.adjusted;
     let counts = [
         (progress.skipped, "the same"),
@@ -638,7 +638,7 @@ fn stats(ended: &CopyEnd) -> String {
         ("bytes found", progress.found_bytes),
         ("bytes copied", progress.bytes),
         ("bytes resumed", progress.resumed),
-        ("bytes a second", rate(moved(progress), *elapsed)),
+        ("bytes a second", rate(bytes_moved(progress), *elapsed)),
         ("sessions", progress.streams),
     ];
     let rows = rows.map(|(what, count)| format!("{what:<15}{count:>16}\n"));
@@ -646,7 +646,7 @@ fn stats(ended: &CopyEnd) -> String {
 }
 
 /// Returns the bytes that went over the network, before compression.
-fn moved(progress: &CopyProgress) -> u64 {
+fn bytes_moved(progress: &CopyProgress) -> u64 {
     progress.bytes - progress.resumed.min(progress.bytes)
 }
 
@@ -717,7 +717,7 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "compressed": progress.compressed,
         "ciphers": ended.ciphers.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "seconds": ended.elapsed.as_secs_f64(),
-        "bytes_per_second": rate(moved(progress), ended.elapsed),
+        "bytes_per_second": rate(bytes_moved(progress), ended.elapsed),
     })
 }
 

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use trunkline_control::protocol::{DaemonStatus, Reply, Request};
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Running, place, runtime};
@@ -85,14 +85,14 @@ fn render(status: &DaemonStatus) -> String {
         (
             "load",
             [
-                counted(load.connections, "connection"),
-                format!("to {}", counted(load.hosts, "host")),
+                count_of(load.connections, "connection"),
+                format!("to {}", count_of(load.hosts, "host")),
             ]
             .join(" ")
                 + &format!(
                     ", {}, {}",
-                    counted(load.sessions, "session"),
-                    counted(load.tunnels, "tunnel")
+                    count_of(load.sessions, "session"),
+                    count_of(load.tunnels, "tunnel")
                 ),
         ),
         ("socket", status.socket.display().to_string()),

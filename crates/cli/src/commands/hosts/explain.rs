@@ -8,7 +8,7 @@ use trunkline_control::protocol::{
     Departure, Explanation, Handshake, MasterReport, MasterState, Reply, Request, Transport,
 };
 use trunkline_request::hosts::Target;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use super::{HostArgs, which_hosts};
 use crate::ask::{ask, unexpected_reply};
@@ -188,8 +188,8 @@ fn connection_line(
     }
     parts.push(format!(
         "{}, {}, {} opened ahead",
-        counted(connection.sessions, "session"),
-        counted(connection.tunnels, "tunnel"),
+        count_of(connection.sessions, "session"),
+        count_of(connection.tunnels, "tunnel"),
         connection.spares
     ));
     parts.push(format!(
@@ -207,7 +207,7 @@ fn master_line(master: &MasterReport) -> String {
     }];
     parts.extend(master.pid.map(|pid| format!("process {pid}")));
     parts.extend(master.since.map(|since| format!("up for {}", age(since))));
-    parts.extend(master.sessions.map(|sessions| counted(sessions, "session")));
+    parts.extend(master.sessions.map(|sessions| count_of(sessions, "session")));
     parts.push(master.socket.display().to_string());
     parts.join(", ")
 }

@@ -73,7 +73,7 @@ impl Args {
             script: command.script(),
             at_once: self.jobs,
             batch: self.rolling.batch(all),
-            failures: self.rolling.failures(all).tolerated(),
+            failures: self.rolling.failures(all).tolerated_count(),
             limit: self.timeout,
             retries: self.retry,
         })

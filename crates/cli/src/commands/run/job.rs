@@ -330,7 +330,7 @@ impl Job<'_> {
     }
 
     /// Returns why sudo gets no password.
-    async fn unanswered(&self) -> Stopping {
+    async fn explain_unanswered(&self) -> Stopping {
         let Common {
             interrupted, backend, ..
         } = self.common;
@@ -352,7 +352,7 @@ impl Job<'_> {
         let (client, feed) = self.open(answers).await?;
         // A request that the daemon received only in part has no effect.
         progressed.asked = true;
-        let mut talk = Conversation::new(client, backend.questions()).at(self.number);
+        let mut talk = Conversation::new(client, backend.questions()).with_place(self.number);
         let password = &self.common.password;
         let mut input = Feeding::new(feed, self.sudo.as_ref(), (password, self.number));
         let mut interrupted = self.common.interrupted.clone();
@@ -403,7 +403,7 @@ impl Job<'_> {
                     if !answered {
                         input.give_up();
                         talk.send(&Request::Terminate).await?;
-                        stopping = Some(self.unanswered().await);
+                        stopping = Some(self.explain_unanswered().await);
                     }
                 }
                 continue;
@@ -521,7 +521,7 @@ impl<'p> Feeding<'p> {
             Some((Sign::Beginning, after)) => {
                 watched.shown.extend(after);
                 self.watch = None;
-                self.asker.begun(password);
+                self.asker.note_begun(password);
                 self.undecided = None;
                 self.begin();
             }

@@ -14,7 +14,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 use trunkline_request::hosts::{HostList, Target, matches, nearest};
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use super::Run;
 use super::command::{Command, Variable};
@@ -225,7 +225,7 @@ impl<'a> Prompt<'a> {
     }
 
     fn count(&self) -> String {
-        counted(self.chosen.len(), "host")
+        count_of(self.chosen.len(), "host")
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) struct Failures {
 
 impl Failures {
     /// Returns the number that is tolerated, if it is limited.
-    pub(super) fn tolerated(&self) -> Option<usize> {
+    pub(super) fn tolerated_count(&self) -> Option<usize> {
         (self.borne != usize::MAX).then_some(self.borne)
     }
 

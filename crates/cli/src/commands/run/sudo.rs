@@ -194,7 +194,7 @@ impl Asker {
     }
 
     /// Notes that sudo has accepted the password, or needed none.
-    pub(super) fn begun(&mut self, shared: &SharedPassword) {
+    pub(super) fn note_begun(&mut self, shared: &SharedPassword) {
         if let Some((password, mut guard)) = self.tried.take() {
             *guard = Some(password);
             shared.known.send_replace(true);

@@ -205,11 +205,11 @@ fn a_jump_goes_through_the_warm_connection_of_the_jump_host() {
     let (config, socket) = (home.path("config"), stock::socket(&home, "%n"));
     let hosts = [
         jump.host_entry("jump"),
-        target.host_entry("target").with("ProxyJump jump"),
+        target.host_entry("target").with_line("ProxyJump jump"),
     ];
     let hosts = hosts.map(|host| {
-        host.with(&format!("ControlPath {}", socket.display()))
-            .with("ControlMaster no")
+        host.with_line(&format!("ControlPath {}", socket.display()))
+            .with_line("ControlMaster no")
     });
     write_ssh_config(&config, hosts).unwrap();
     let through = || {
@@ -241,7 +241,9 @@ fn unverified_server() -> Stock {
     let known = server.dir().join("changed");
     std::fs::write(&known, line).unwrap();
     let config = server.dir().join("lax");
-    let mut entry = server.host_entry(server.alias()).with("StrictHostKeyChecking no");
+    let mut entry = server
+        .host_entry(server.alias())
+        .with_line("StrictHostKeyChecking no");
     entry.known_hosts = known;
     write_ssh_config(&config, [entry]).unwrap();
     Stock::with_config(server, config)
@@ -252,7 +254,7 @@ fn nothing_leans_on_a_server_that_was_not_verified() {
     const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
     let stock = unverified_server();
     let alias = stock.server.alias();
-    let output = with_status(0, stock.on("echo here"));
+    let output = with_status(0, stock.run("echo here"));
     assert_eq!(text(&output.stdout), "here\n");
     assert_says(&output, "HAS CHANGED");
     let (target, port) = (echo(), free_port());

@@ -17,9 +17,9 @@ use crate::home::{
 fn a_command_has_its_status_and_output_over_the_daemons_connection() {
     let stock = Stock::new(server());
     for status in [0, 1, 7, 255] {
-        assert_status(&stock.on(format!("exit {status}")), status);
+        assert_status(&stock.run(format!("exit {status}")), status);
     }
-    let output = with_status(7, stock.on("echo out; echo err >&2; exit 7"));
+    let output = with_status(7, stock.run("echo out; echo err >&2; exit 7"));
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("out\n".into(), "err\n".into())
@@ -31,7 +31,7 @@ fn a_command_has_its_status_and_output_over_the_daemons_connection() {
 fn a_command_that_a_signal_ends_makes_ssh_exit_as_over_its_own_connection() {
     let stock = Stock::new(server());
     let own = finish(stock.server.ssh().arg(stock.server.alias()).arg("kill -TERM $$"));
-    let shared = stock.on("kill -TERM $$");
+    let shared = stock.run("kill -TERM $$");
     assert_eq!(shared.status.code(), own.status.code());
 }
 
@@ -107,7 +107,7 @@ fn more_clients_at_once_than_a_connection_may_have_sessions_all_succeed() {
         gate.display()
     );
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| stock.on(&wait))).collect();
+        let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| stock.run(&wait))).collect();
         wait_until("all of them run", || {
             stock.home.sessions() == 40 && stock.server.authentications() >= 4
         });
@@ -168,7 +168,7 @@ fn ssh_says_so_and_exits_when_the_daemon_is_killed_under_it() {
     let status = end_of(&mut child, "ssh");
     assert_eq!(status.code(), Some(255));
     // The next one finds a socket that nobody serves, and makes its own connection; asking again brings the socket back.
-    let output = stock.on("echo alone");
+    let output = stock.run("echo alone");
     assert_status(&output, 0);
     let logins = stock.server.authentications();
     stock.listen().unwrap();
@@ -180,7 +180,7 @@ fn ssh_says_so_and_exits_when_the_daemon_is_killed_under_it() {
 #[test]
 fn a_connection_that_is_lost_ends_the_session_and_says_why() {
     let server = server();
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via(server.alias(), relay.addr()).unwrap();
     let stock = Stock::with_config(server, config);
     let mut ssh = stock.ssh();
@@ -207,7 +207,7 @@ fn a_host_that_cannot_be_reached_is_left_to_ssh_itself() {
     let config = server.ssh_config();
     server.stop();
     let stock = Stock::with_config(server, config);
-    let output = with_status(255, stock.on("true"));
+    let output = with_status(255, stock.run("true"));
     assert_says(&output, "Connection refused");
     // From now on nobody is kept waiting for what did not work a moment ago.
     let failure = stock.listen().unwrap_err();
@@ -242,7 +242,7 @@ fn an_unknown_host_key_is_left_to_ssh_itself() {
     let config = home.path().join("config");
     write_ssh_config(&config, [unknown]).unwrap();
     let stock = Stock::with_config(server, config);
-    let output = with_status(255, stock.on("true"));
+    let output = with_status(255, stock.run("true"));
     assert_says(&output, "Host key verification failed");
 }
 
@@ -266,7 +266,7 @@ fn a_client_leaves_no_descriptor_behind() {
     stock.warm();
     let before = stock.home.descriptors();
     for _ in 0..5 {
-        assert_status(&stock.on("cat"), 0);
+        assert_status(&stock.run("cat"), 0);
     }
     stock.home.wait_for_descriptors(&before);
 }

@@ -73,7 +73,7 @@ impl Stock {
     }
 
     /// Runs a command line on the server.
-    pub(crate) fn on(&self, command: impl AsRef<OsStr>) -> Output {
+    pub(crate) fn run(&self, command: impl AsRef<OsStr>) -> Output {
         finish(self.ssh().arg(self.server.alias()).arg(command))
     }
 
@@ -90,7 +90,7 @@ impl Stock {
 
     /// Connects, and sees that it works.
     pub(crate) fn warm(&self) {
-        assert_status(&self.on("true"), 0);
+        assert_status(&self.run("true"), 0);
     }
 }
 

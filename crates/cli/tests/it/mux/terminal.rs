@@ -46,7 +46,7 @@ fn the_command_learns_of_every_new_size() {
             terminal.resize(91, rows);
             next += Duration::from_millis(50);
         }
-        terminal.shown().contains(" 91")
+        terminal.text().contains(" 91")
     });
     for (columns, rows) in [(132, 50), (40, 10), (80, 24)] {
         terminal.resize(columns, rows);
@@ -71,7 +71,7 @@ fn escape_sequences_are_obeyed_or_explained() {
     terminal.answer("~^Z escape not available to multiplexed sessions", "~~x\r");
     terminal.answer("~x", "~.");
     assert_eq!(terminal.end().code(), Some(255));
-    assert!(!terminal.shown().contains("trunkline:"), "{}", terminal.shown());
+    assert!(!terminal.text().contains("trunkline:"), "{}", terminal.text());
     wait_until("the session is gone", || stock.home.sessions() == 0);
 }
 
@@ -112,7 +112,7 @@ fn without_a_terminal_on_the_server_the_client_leaves_raw_mode_and_the_command_r
     let cooked = terminal.modes();
     // The client's words and the command's are in any order.
     wait_until("both are told", || {
-        let shown = terminal.shown();
+        let shown = terminal.text();
         shown.contains("PTY allocation request failed") && shown.contains("none")
     });
     wait_until("the terminal is as it was", || terminal.modes() == cooked);

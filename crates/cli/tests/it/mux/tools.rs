@@ -47,7 +47,7 @@ impl Bench {
     fn assemble(home: Home, server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
         let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
         let hosts = hosts.into_iter().map(|host| match way {
-            Way::ControlPath => host.with(&path).with("ControlMaster no"),
+            Way::ControlPath => host.with_line(&path).with_line("ControlMaster no"),
             Way::InPlaceOfSsh => host,
         });
         let hosts: Vec<_> = hosts.collect();
@@ -219,9 +219,9 @@ fn sftp_and_scp_outlive_their_connections() {
     const BREAKS: [Break; 3] = [Break::Reset, Break::Silent, Break::Closed];
     for (way, tool) in WAYS.into_iter().zip(["sftp", "scp"]) {
         let server = server();
-        let relay = Relay::to(server.addr()).unwrap();
+        let relay = Relay::start(server.addr()).unwrap();
         server.trust_at(relay.addr()).unwrap();
-        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let entry = server.host_entry(server.alias()).with_address(relay.addr());
         let home = Home::never_busy();
         home.settings("sftp_resume_hosts = [\"*\"]\nprobe_after = 1\nprobe_limit = 1\n");
         let bench = Bench::assemble(home, server, way, vec![entry]);
@@ -279,9 +279,9 @@ fn sftp_and_scp_outlive_their_connections() {
 fn a_session_that_was_carried_over_is_told_of() {
     for way in WAYS {
         let server = server();
-        let relay = Relay::to(server.addr()).unwrap();
+        let relay = Relay::start(server.addr()).unwrap();
         server.trust_at(relay.addr()).unwrap();
-        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let entry = server.host_entry(server.alias()).with_address(relay.addr());
         let home = Home::never_busy();
         home.settings("sftp_resume = true\naudit = \"on\"\n");
         let bench = Bench::assemble(home, server, way, vec![entry]);
@@ -390,9 +390,9 @@ fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
     const LEN: usize = 6_000_000;
     for way in WAYS {
         let server = server();
-        let relay = Relay::to(server.addr()).unwrap();
+        let relay = Relay::start(server.addr()).unwrap();
         server.trust_at(relay.addr()).unwrap();
-        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let entry = server.host_entry(server.alias()).with_address(relay.addr());
         let bench = Bench::with_hosts(server, way, vec![entry]);
         let directory = bench.directory("files");
         let file = directory.join("file");

@@ -40,7 +40,7 @@ impl Asking {
         let port = server.port();
         let entry = |name: &str| {
             let proxy = format!("ProxyCommand {} {port} {name}", proxy.display());
-            server.host_entry(name).with(&proxy)
+            server.host_entry(name).with_line(&proxy)
         };
         let config = home.path("config");
         write_ssh_config(
@@ -90,8 +90,8 @@ fn a_proxy_command_asks_on_the_terminal_of_whoever_connects() {
         let mut terminal = asking.at_terminal(words);
         let modes = terminal.modes();
         terminal.answer("Code for box: ", "123456\n");
-        assert_eq!(terminal.end().code(), Some(0), "{words:?}: {}", terminal.shown());
-        assert!(!terminal.shown().contains("123456"), "{}", terminal.shown());
+        assert_eq!(terminal.end().code(), Some(0), "{words:?}: {}", terminal.text());
+        assert!(!terminal.text().contains("123456"), "{}", terminal.text());
         assert_eq!(terminal.modes(), modes);
         asking.close();
     }
@@ -104,7 +104,7 @@ fn proxy_commands_of_several_hosts_ask_one_after_the_other() {
     for _ in 0..2 {
         terminal.answer("Code for ", "123456\n");
     }
-    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn an_interrupted_question_ends_the_command_and_nothing_else() {
     let mut terminal = asking.at_terminal(&["run", "-H", "box", "--", "echo ran"]);
     let modes = terminal.modes();
     terminal.answer("Code for box: ", "\x03");
-    assert_ne!(terminal.end().code(), Some(0), "{}", terminal.shown());
+    assert_ne!(terminal.end().code(), Some(0), "{}", terminal.text());
     assert_eq!(terminal.modes(), modes);
-    assert!(!terminal.shown().contains("ran"), "{}", terminal.shown());
+    assert!(!terminal.text().contains("ran"), "{}", terminal.text());
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn a_match_exec_asks_whoever_it_decides_for() {
         let mut terminal = asking.at_terminal(&port);
         terminal.answer("Code for which: ", &format!("{code}\n"));
         terminal.expect(&expected.port().to_string());
-        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
         assert_eq!(
-            terminal.shown().matches("Code for").count(),
+            terminal.text().matches("Code for").count(),
             1,
             "{}",
-            terminal.shown()
+            terminal.text()
         );
     }
 }

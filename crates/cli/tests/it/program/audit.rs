@@ -159,7 +159,7 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
 #[test]
 fn nothing_is_recorded_unless_that_is_asked_for() {
     let (server, audited) = (server(), Audited::new(""));
-    assert_status(&audited.home.on(&server, "true"), 0);
+    assert_status(&audited.home.run_on(&server, "true"), 0);
     assert!(!audited.directory().exists());
     let verified = with_status(255, audited.verify(&[]));
     let said = text(&verified.stderr);
@@ -235,7 +235,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
 #[test]
 fn a_private_daemon_writes_to_the_same_trail() {
     let (server, audited) = (server(), Audited::new("audit = \"strict\"\n"));
-    assert_status(&audited.home.on(&server, "true"), 0);
+    assert_status(&audited.home.run_on(&server, "true"), 0);
     let mut private = audited.home.trunkline();
     private
         .args(["--no-daemon", "ssh", "-F"])
@@ -267,7 +267,7 @@ fn a_killed_daemon_loses_nothing_that_was_begun_and_the_next_goes_on() {
     let mut file = fs::OpenOptions::new().append(true).open(audited.file()).unwrap();
     file.write_all(b"{\"number\":3,\"time\":\"2026").unwrap();
     assert_status(&audited.verify(&[]), 1);
-    assert_status(&audited.home.on(&server, "true"), 0);
+    assert_status(&audited.home.run_on(&server, "true"), 0);
     audited.stop();
     let verified = with_status(0, audited.verify(&["--json"]));
     let verdict: Value = serde_json::from_slice(&verified.stdout).unwrap();
@@ -282,7 +282,7 @@ fn a_killed_daemon_loses_nothing_that_was_begun_and_the_next_goes_on() {
 fn what_is_changed_or_removed_is_found() {
     let (server, audited) = (server(), Audited::new("audit = \"on\"\naudit_file_size = 2000\n"));
     for number in 0..4 {
-        assert_status(&audited.home.on(&server, &format!("echo {number}")), 0);
+        assert_status(&audited.home.run_on(&server, &format!("echo {number}")), 0);
     }
     audited.stop();
     let intact = with_status(0, audited.verify(&[]));
@@ -394,12 +394,12 @@ fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
     for directory in [audited.home.trunkline_dir().join("state"), audited.directory()] {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
-    let refused = with_status(255, audited.home.on(&server, "true"));
+    let refused = with_status(255, audited.home.run_on(&server, "true"));
     let said = text(&refused.stderr);
     assert!(said.contains("cannot be recorded"), "{refused:?}");
     assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
     fs::remove_dir(audited.file()).unwrap();
-    assert_status(&audited.home.on(&server, "true"), 0);
+    assert_status(&audited.home.run_on(&server, "true"), 0);
     audited.stop();
     assert_eq!(audited.find_records(&[("event", "begin")]).len(), 1);
     assert_status(&audited.verify(&[]), 0);

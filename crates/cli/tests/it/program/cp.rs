@@ -68,7 +68,7 @@ impl Site {
     }
 }
 
-fn at(server: &Sshd, path: &Path) -> String {
+fn remote(server: &Sshd, path: &Path) -> String {
     format!("{}:{}", server.alias(), path.display())
 }
 
@@ -102,8 +102,8 @@ fn a_tree_goes_there_and_comes_back_by_way_of_the_daemon_and_without_it() {
                     },
                 ));
             };
-        run(&source, &at(&server, &there));
-        run(&at(&server, &there), &back);
+        run(&source, &remote(&server, &there));
+        run(&remote(&server, &there), &back);
     }
 }
 
@@ -118,7 +118,7 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
         cp(&home, &server)
             .current_dir(&directory)
             .arg("f")
-            .arg(at(&server, &target)),
+            .arg(remote(&server, &target)),
     );
     assert_eq!(fs::read(&target).unwrap(), b"f");
     let output = fail(
@@ -157,8 +157,8 @@ fn what_fails_is_named_and_the_exit_status_tells() {
         1,
         cp(&home, &server)
             .args([
-                at(&server, &home.path("absent")),
-                at(&server, &home.path("there")),
+                remote(&server, &home.path("absent")),
+                remote(&server, &home.path("there")),
             ])
             .arg(home.path("into")),
     );
@@ -177,7 +177,7 @@ fn json_tells_of_every_name_and_of_the_whole() {
         cp(&home, &server)
             .args(["-r", "--json"])
             .arg(home.path("source"))
-            .arg(at(&server, &home.path("target"))),
+            .arg(remote(&server, &home.path("target"))),
     );
     let lines: Vec<serde_json::Value> = text(&output.stdout)
         .lines()
@@ -197,7 +197,7 @@ fn progress_that_goes_into_a_file_is_in_lines() {
     let mut copy = cp(&home, &server);
     copy.args(["-r", "--progress", "--bwlimit", "2M"])
         .arg(home.path("source"))
-        .arg(at(&server, &home.path("target")));
+        .arg(remote(&server, &home.path("target")));
     let output = succeed(&mut copy);
     let words = text(&output.stderr);
     let lines: Vec<&str> = words.lines().collect();
@@ -222,7 +222,7 @@ fn progress_that_goes_into_a_file_is_in_lines() {
         cp(&home, &server)
             .args(["-r"])
             .arg(home.path("source"))
-            .arg(at(&server, &home.path("again"))),
+            .arg(remote(&server, &home.path("again"))),
     );
     assert_eq!(text(&quiet.stderr).lines().count(), 1, "{}", describe(&quiet));
 }
@@ -256,7 +256,7 @@ fn a_dry_run_names_and_touches_nothing() {
     let output = succeed(
         cp(&home, &server)
             .args(["-rn", "--exclude", "b"])
-            .arg(at(&server, &home.path("source")))
+            .arg(remote(&server, &home.path("source")))
             .arg(home.path("target")),
     );
     let lines = "new          target\nnew          target/a\nnew          target/a/one\n";
@@ -274,7 +274,7 @@ fn the_callers_umask_counts_and_not_the_daemons() {
         let target = home.path(umask);
         let script = format!(
             "umask {umask}; exec \"$T\" cp -F \"$F\" {} {}",
-            at(&server, &home.path("source")),
+            remote(&server, &home.path("source")),
             target.display()
         );
         succeed(&mut home.shell(&server, &script));
@@ -310,9 +310,9 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
     let ends = || -> [String; 2] {
         let inside = |path: &PathBuf| path.join(".");
         if upload {
-            [inside(&source).display().to_string(), at(&server, &target)]
+            [inside(&source).display().to_string(), remote(&server, &target)]
         } else {
-            [at(&server, &inside(&source)), target.display().to_string()]
+            [remote(&server, &inside(&source)), target.display().to_string()]
         }
     };
     for round in 0..rounds {
@@ -458,14 +458,14 @@ fn on_a_full_disk_a_file_is_whole_or_named() {
             .args(["--no-daemon", "cp", "-r", "--no-partial", "--streams", "1", "-F"])
             .arg(full.ssh_config())
             .arg(source.join("."))
-            .arg(at(&full, &up)),
+            .arg(remote(&full, &up)),
     );
     wait_until("the server's disk was looked at", || seen_up.exists());
     assert_whole_or_named(&source, &seen_up, &upload);
     let server = server();
     let program = format!(
         "\"$T\" --no-daemon cp -r --no-partial -F \"$F\" {} {}",
-        at(&server, &source.join(".")),
+        remote(&server, &source.join(".")),
         down.display()
     );
     let script = on_a_small_disk(&down, &seen_down, &program);
@@ -492,11 +492,11 @@ fn without_room_for_a_file_the_others_are_copied_and_nothing_half_is_left() {
         cp(&home, &server)
             .args(["-r", "--no-partial"])
             .arg(&source)
-            .arg(at(&server, &up)),
+            .arg(remote(&server, &up)),
     );
     let script = format!(
         "{LITTLE_ROOM} \"$T\" --no-daemon cp -r --no-partial -F \"$F\" {} {}",
-        at(&server, &source),
+        remote(&server, &source),
         down.display()
     );
     let download = finish(&mut home.shell(&server, &script));
@@ -531,7 +531,7 @@ fn a_host_that_cannot_be_reached_is_tried_once_and_what_its_proxy_command_said_i
         cp(&home, &server)
             .args(["-o", &proxy])
             .arg(&local)
-            .arg(at(&server, &home.path("copy"))),
+            .arg(remote(&server, &home.path("copy"))),
     );
     assert_says(&output, "the ProxyCommand said: no session");
     assert_eq!(fs::read_to_string(&tries).unwrap(), "try\n");

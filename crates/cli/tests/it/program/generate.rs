@@ -43,7 +43,7 @@ fn settings_are_those_in_force() {
         "{of_the_file}"
     );
     assert!(home.daemon().is_none());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     home.settings("max_lanes = 5\n");
     let of_the_daemon = settings();
     assert_has(&of_the_daemon, "max_lanes                3*");
@@ -159,7 +159,7 @@ fn paths_are_completed_where_a_connection_is() {
     let paths = || complete(&home, &["cp", "-F", config, &begun]);
     assert_eq!(paths(), Vec::<String>::new());
     assert!(home.daemon().is_none());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let shown = |name: &str| format!("testbed:{}/{name}", directory.display());
     assert_eq!(paths(), [shown("a dir/"), shown("a link/"), shown("a$(id)")]);
     // Of many hosts, the first that is connected has them.
@@ -181,7 +181,7 @@ fn paths_are_completed_where_a_connection_is() {
 #[test]
 fn a_daemon_that_hangs_holds_up_no_completion() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let config = server.ssh_config();
     let config = config.to_str().unwrap();
     let daemon = home.stop_answering();

@@ -32,7 +32,7 @@ fn ls_lists_connections_for_people_and_programs() {
     );
     assert!(home.daemon().is_none(), "looking starts no daemon");
     assert_eq!(home.ls(), serde_json::json!([]));
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let hosts = home.ls();
     assert_eq!(hosts[0]["name"], server.alias());
     assert_eq!(
@@ -102,7 +102,7 @@ fn ls_shows_changes_until_it_is_interrupted() {
     let mut documents = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<serde_json::Value>(&documents.next().unwrap().unwrap()).unwrap();
     assert_eq!(next(), serde_json::json!([]));
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     while next() == serde_json::json!([]) {}
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -112,7 +112,7 @@ fn ls_shows_changes_until_it_is_interrupted() {
 #[test]
 fn a_watched_table_leaves_the_screen_as_it_was() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let mut command = home.trunkline();
     command.args(["ls", "-w"]);
     let mut terminal = Terminal::start(&command);
@@ -132,7 +132,7 @@ fn status_describes_the_daemon_and_starts_none() {
     let none = fail(1, home.trunkline().args(["status", "--json"]));
     assert_eq!(text(&none.stdout), "null\n");
     assert!(home.daemon().is_none());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let shown = succeed(home.trunkline().arg("status"));
     let pid = home.daemon().unwrap().as_raw_nonzero();
     let shown = text(&shown.stdout);
@@ -148,7 +148,7 @@ fn status_describes_the_daemon_and_starts_none() {
 #[test]
 fn tables_are_no_wider_than_the_terminal() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let whole = text(&finish(home.trunkline().arg("ls")).stdout);
     assert!(whole.lines().any(|line| line.chars().count() > 60), "{whole}");
     let program = home.trunkline();
@@ -175,7 +175,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
     let (server, home) = (server(), Home::new());
     let none = fail(255, &mut command_for(&home, &server, &["check"]));
     assert_says(&none, "no connection: the daemon is not running");
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let alive = succeed(&mut command_for(&home, &server, &["check"]));
     assert!(
         text(&alive.stdout).starts_with("testbed: alive, round trip "),
@@ -192,14 +192,14 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
     });
     fail(255, &mut command_for(&home, &server, &["check"]));
     // The next command has a new connection.
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(server.authentications(), 2);
 }
 
 #[test]
 fn close_names_the_hosts_that_had_nothing_to_close() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let output = fail(255, command_for(&home, &server, &["close"]).arg("127.0.0.9"));
     assert_eq!(text(&output.stdout), "testbed: closed 1 connection\n");
     assert!(
@@ -231,7 +231,7 @@ fn close_lets_sessions_end_unless_told_otherwise() {
     let output = succeed(&mut command_for(&home, &server, &["close"]));
     assert_eq!(text(&output.stdout), "closed 1 connection\n");
     // New commands get a new connection, the old session its end.
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(server.authentications(), 2);
     drop(input);
     assert_eq!(crate::home::end_of(&mut child, "ssh").code(), Some(3));
@@ -285,7 +285,7 @@ fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
     let output = finish(&mut command_for(&home, &server, &["close"]));
     assert_eq!(text(&output.stdout), "closed 1 connection\n");
     // It is used, and stays.
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(greeting(), Some(*b"SSH-"));
     assert_eq!(
         server.authentications(),
@@ -327,7 +327,7 @@ fn a_pinned_connection_outlives_the_idle_timeout() {
     };
     wait_until("the other connection is closed", || !has(&other));
     assert!(has(&pinned));
-    assert_status(&home.on(&pinned, "true"), 0);
+    assert_status(&home.run_on(&pinned, "true"), 0);
     assert_eq!(pinned.authentications(), 1);
 }
 
@@ -338,7 +338,10 @@ fn warm_tells_of_each_host_that_cannot_be_reached() {
     let closed = closed_address();
     write_ssh_config(
         &config,
-        [server.host_entry("up"), server.host_entry("down").at(closed)],
+        [
+            server.host_entry("up"),
+            server.host_entry("down").with_address(closed),
+        ],
     )
     .unwrap();
     let output = fail(
@@ -393,8 +396,8 @@ fn explain_names_the_transport_and_the_reason() {
         &config,
         [server
             .host_entry("box")
-            .with("GSSAPIAuthentication yes")
-            .with("ForwardX11 yes")],
+            .with_line("GSSAPIAuthentication yes")
+            .with_line("ForwardX11 yes")],
     )
     .unwrap();
     let mut command = home.trunkline();

@@ -24,10 +24,10 @@ impl Fleet {
         let (server, home) = (builder.start().unwrap(), Home::new());
         let boxes = (1..=hosts).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).at(addr)
+            server.host_entry(&format!("box{n}")).with_address(addr)
         });
         let closed = closed_address();
-        let down = (1..=2).map(|n| server.host_entry(&format!("down{n}")).at(closed));
+        let down = (1..=2).map(|n| server.host_entry(&format!("down{n}")).with_address(closed));
         let config = home.config(boxes.chain(down));
         Self {
             home,

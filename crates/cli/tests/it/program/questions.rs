@@ -21,7 +21,7 @@ fn servers(passwords: &[&str], lines: &[&str]) -> (Vec<Sshd>, Home, std::path::P
         .collect();
     let entries = servers.iter().enumerate().map(|(n, server)| {
         let entry = server.host_entry(&format!("host{}", n + 1));
-        lines.iter().fold(entry, |entry, line| entry.with(line))
+        lines.iter().fold(entry, |entry, line| entry.with_line(line))
     });
     let config = home.config(entries);
     (servers, home, config)
@@ -38,10 +38,10 @@ fn command(home: &Home, config: &std::path::Path, words: &[&str]) -> Command {
 fn answer_next(terminal: &mut Terminal, asked: &mut usize, marker: &str, answer: impl Fn(&str) -> String) {
     let nth = *asked;
     wait_until("the next question", || {
-        terminal.shown().matches(marker).count() > nth
+        terminal.text().matches(marker).count() > nth
     });
     *asked += 1;
-    let shown = terminal.shown();
+    let shown = terminal.text();
     let at = shown.match_indices(marker).nth(nth).unwrap().0;
     let host = &shown[shown[..at].rfind("host").unwrap()..];
     let host = &host[..host.find(|c: char| !c.is_ascii_alphanumeric()).unwrap()];
@@ -63,7 +63,7 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
         let mut terminal = Terminal::start(&warm);
         let (mut asked, mut offered) = (0, 0);
         loop {
-            let count = |text: &str| terminal.shown().matches(text).count();
+            let count = |text: &str| terminal.text().matches(text).count();
             wait_until_or("the next question or the end", || {
                 let there = count("assword: ") > asked
                     || count("(yes/no) ") > offered
@@ -71,7 +71,7 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
                 let log = || servers.iter().map(|server| server.log().text());
                 there
                     .then_some(())
-                    .ok_or_else(|| format!("{}\n{}", terminal.shown(), log().collect::<String>()))
+                    .ok_or_else(|| format!("{}\n{}", terminal.text(), log().collect::<String>()))
             });
             if count("(yes/no) ") > offered {
                 // They differ. Made when somebody else waits for a turn with a password already.
@@ -87,7 +87,7 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
             }
         }
         assert_eq!(asked, passwords.len());
-        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
         for server in &servers {
             // sshd's monitor logs it when the client may know already.
             wait_until("the log-in is logged", || server.authentications() == 1);
@@ -99,9 +99,9 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
         }
         for password in passwords {
             assert!(
-                !terminal.shown().contains(&format!("{password}\r")),
+                !terminal.text().contains(&format!("{password}\r")),
                 "{}",
-                terminal.shown()
+                terminal.text()
             );
         }
     }
@@ -118,7 +118,10 @@ fn a_host_that_connects_while_another_ones_question_is_shown_holds_up_nothing() 
         "ProxyCommand bash -c 'until [ -e {} ]; do sleep 0.1; done; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'",
         question.display()
     );
-    let entries = [asking.host_entry("host1"), ready.host_entry("host2").with(&late)];
+    let entries = [
+        asking.host_entry("host1"),
+        ready.host_entry("host2").with_line(&late),
+    ];
     write_ssh_config(&config, entries).unwrap();
     let mut terminal = Terminal::start(&command(&home, &config, &["warm", "host1", "host2"]));
     terminal.expect("@host1) Password: ");
@@ -130,9 +133,9 @@ fn a_host_that_connects_while_another_ones_question_is_shown_holds_up_nothing() 
     // By then whoever warms it has been told, too.
     succeed(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2"));
     terminal.send("one\n");
-    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
     for host in ["host1: connected", "host2: connected"] {
-        assert!(terminal.shown().contains(host), "{}", terminal.shown());
+        assert!(terminal.text().contains(host), "{}", terminal.text());
     }
 }
 
@@ -153,7 +156,7 @@ fn questions_come_in_the_order_of_the_list() {
         terminal.answer("(yes/no) ", "no\n");
         terminal.answer("@host1) Password: ", "one\n");
         terminal.answer("@host2) Password: ", "two\n");
-        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.text());
         succeed(home.trunkline().args(["close", "--all"]));
     }
 }
@@ -194,7 +197,7 @@ fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
     assert_eq!(copying.end().code(), Some(0));
     assert_eq!(silent.end().code(), Some(0));
     silent.expect("four");
-    assert_eq!(silent.shown().trim_end(), "four");
+    assert_eq!(silent.text().trim_end(), "four");
     let piped = piped.wait_with_output().unwrap();
     assert_eq!(
         (text(&piped.stdout), text(&piped.stderr)),
@@ -218,10 +221,10 @@ fn a_password_is_used_for_other_hosts_where_the_user_agrees_and_a_wrong_one_aske
     terminal.expect("host3: in");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(
-        terminal.shown().matches("Password: ").count(),
+        terminal.text().matches("Password: ").count(),
         2,
         "{}",
-        terminal.shown()
+        terminal.text()
     );
     assert_eq!(servers[2].log().count("Failed keyboard-interactive"), 1);
 }
@@ -239,7 +242,7 @@ fn a_no_for_one_host_key_refuses_that_host_only() {
     let (mut keys, mut passwords) = (0, 0);
     // Whichever host comes first, with its key or already with its password.
     while keys < 2 || passwords < 1 {
-        let count = |terminal: &Terminal, text: &str| terminal.shown().matches(text).count();
+        let count = |terminal: &Terminal, text: &str| terminal.text().matches(text).count();
         wait_until("the next question", || {
             count(&terminal, ") The authenticity of host ") > keys
                 || count(&terminal, "@host2) Password: ") > passwords
@@ -274,7 +277,7 @@ fn two_programs_on_one_terminal_ask_one_after_the_other() {
         if host == "host1" { "one" } else { "two" }.to_owned()
     });
     terminal.expect("both");
-    let shown = terminal.shown();
+    let shown = terminal.text();
     assert!(shown.contains("in 1") && shown.contains("in 2"), "{shown}");
     // The second question came after the first was answered: their lines are whole.
     for server in &servers {
@@ -334,7 +337,7 @@ fn an_interrupted_question_is_the_last_one_and_nothing_has_started() {
         terminal.expect("not started: host[1-3]");
         terminal.expect("did not start");
         assert_eq!(terminal.end().signal(), Some(2));
-        let shown = terminal.shown();
+        let shown = terminal.text();
         assert_eq!(shown.to_lowercase().matches("password: ").count(), 1, "{shown}");
         assert!(!shown.contains("may have started"), "{shown}");
     }
@@ -381,7 +384,7 @@ fn who_waits_for_anothers_answer_is_asked_when_that_one_gives_none() {
         end(&mut first);
         second.expect("@host1) Password: ");
         second.send("pw\r");
-        assert!(second.end().success(), "{waiting:?}: {}", second.shown());
+        assert!(second.end().success(), "{waiting:?}: {}", second.text());
         first.end();
     }
 }
@@ -404,10 +407,10 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
     // It says nothing of that.
     wait_until("the server has given up", || server.connection_pids().is_empty());
     first.send("pw\r");
-    assert_eq!(first.end().code(), Some(255), "{}", first.shown());
+    assert_eq!(first.end().code(), Some(255), "{}", first.text());
     second.expect("@host1) Password: ");
     second.send("pw\r");
-    assert!(second.end().success(), "{}", second.shown());
+    assert!(second.end().success(), "{}", second.text());
 }
 
 #[test]
@@ -420,7 +423,7 @@ fn who_waits_for_a_log_in_for_which_others_had_no_right_answer_is_asked() {
     };
     let answer = |terminal: &mut Terminal| {
         terminal.answer("@host1) Password: ", "pw\r");
-        assert!(terminal.end().success(), "{}", terminal.shown());
+        assert!(terminal.end().success(), "{}", terminal.text());
         succeed(home.trunkline().args(["close", "--all"]));
     };
     // Another person's.

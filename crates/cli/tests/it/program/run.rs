@@ -33,7 +33,7 @@ impl Fleet {
         let (server, home) = (builder.start().unwrap(), Home::new());
         let entries = (1..=hosts).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).at(addr)
+            server.host_entry(&format!("box{n}")).with_address(addr)
         });
         let config = home.config(entries);
         Self { server, home, config }
@@ -282,7 +282,10 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
     let fleet = Fleet::with_hosts(20);
     let closed = closed_address();
     let mut config = fs::read_to_string(&fleet.config).unwrap();
-    config = format!("{}\n{config}", fleet.server.host_entry("box7").at(closed));
+    config = format!(
+        "{}\n{config}",
+        fleet.server.host_entry("box7").with_address(closed)
+    );
     fs::write(&fleet.config, config).unwrap();
     let output = with_status(
         1,
@@ -307,7 +310,7 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
 #[test]
 fn a_stalled_host_costs_only_its_own_time() {
     let fleet = Fleet::with_hosts(3);
-    let relay = Relay::to(fleet.server.addr()).unwrap();
+    let relay = Relay::start(fleet.server.addr()).unwrap();
     fleet.server.trust_at(relay.addr()).unwrap();
     relay.stall();
     let config = fs::read_to_string(&fleet.config).unwrap();
@@ -315,7 +318,7 @@ fn a_stalled_host_costs_only_its_own_time() {
         &fleet.config,
         format!(
             "{}\n{config}",
-            fleet.server.host_entry("stalled").at(relay.addr())
+            fleet.server.host_entry("stalled").with_address(relay.addr())
         ),
     )
     .unwrap();
@@ -384,7 +387,7 @@ fn many_commands_cost_one_login_a_host() {
             .args(["-H", server.alias(), "--", "exit", "2"]);
         fail(1, &mut run);
     }
-    let output = home.on(&server, "exit 7");
+    let output = home.run_on(&server, "exit 7");
     assert_status(&output, 7);
     assert_eq!(server.authentications(), 1);
 }

@@ -29,7 +29,7 @@ use crate::home::{
 fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
     let (server, home) = (server(), Home::new());
     for status in 0..=255 {
-        assert_status(&home.on(&server, &format!("exit {status}")), status);
+        assert_status(&home.run_on(&server, &format!("exit {status}")), status);
     }
     assert_eq!(server.authentications(), 1);
 }
@@ -37,14 +37,14 @@ fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
 #[test]
 fn a_command_ended_by_a_signal_is_255_and_says_so() {
     let (server, home) = (server(), Home::new());
-    let output = with_status(255, home.on(&server, "kill -TERM $$"));
+    let output = with_status(255, home.run_on(&server, "kill -TERM $$"));
     assert!(text(&output.stderr).contains("SIGTERM"), "{output:?}");
 }
 
 #[test]
 fn a_command_whose_output_nobody_reads_any_more_ends_without_a_word() {
     let (server, home) = (server(), Home::new());
-    let output = with_status(255, home.on(&server, "kill -PIPE $$"));
+    let output = with_status(255, home.run_on(&server, "kill -PIPE $$"));
     assert_eq!(text(&output.stderr), "");
 }
 

@@ -47,7 +47,7 @@ impl Drop for Running {
 fn two(server: &Sshd, home: &Home) -> std::path::PathBuf {
     let entries = (1..=2).map(|n| {
         let addr = ([127, 0, 0, n], server.port()).into();
-        server.host_entry(&format!("box{n}")).at(addr)
+        server.host_entry(&format!("box{n}")).with_address(addr)
     });
     home.config(entries)
 }
@@ -165,7 +165,7 @@ fn a_socket_replaces_a_stale_one_and_never_one_in_use() {
 #[test]
 fn a_lost_connection_is_made_again_and_the_gap_is_marked() {
     let (server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via("away", relay.addr()).unwrap();
     let log = home.path("log");
     let mut running = Running::start(

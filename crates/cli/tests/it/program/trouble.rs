@@ -145,7 +145,7 @@ fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
         fs::create_dir(home.trunkline_dir()).unwrap();
         spoil(&home);
         for _ in 0..2 {
-            let output = with_status(0, home.on(&server, "echo ran"));
+            let output = with_status(0, home.run_on(&server, "echo ran"));
             assert_eq!(text(&output.stdout), "ran\n");
         }
         assert!(home.daemon().is_some());
@@ -155,7 +155,7 @@ fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
 #[test]
 fn a_damaged_host_memory_is_put_aside() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     succeed(home.trunkline().arg("stop"));
     crate::home::wait_until("the daemon has ended", || home.daemon().is_none());
     let state = home.trunkline_dir().join("state");
@@ -164,7 +164,7 @@ fn a_damaged_host_memory_is_put_aside() {
             fs::write(entry.path(), "no database ".repeat(1000)).unwrap();
         }
     }
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
 }
 
 #[test]
@@ -206,11 +206,11 @@ fn a_place_for_the_sockets_that_cannot_serve_is_named() {
 fn a_misspelt_setting_is_told_to_whoever_starts_the_daemon() {
     let (server, home) = (server(), Home::new());
     home.settings("idle_timeot = 5\n");
-    let output = with_status(255, home.on(&server, "echo ran"));
+    let output = with_status(255, home.run_on(&server, "echo ran"));
     assert_says(&output, "config.toml");
     assert_says(&output, "idle_timeot");
     home.settings("idle_timeout = 5\n");
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
 }
 
 #[test]
@@ -219,12 +219,12 @@ fn what_is_no_socket_is_not_deleted_to_make_room_for_one() {
     fs::create_dir(home.trunkline_dir()).unwrap();
     fs::write(home.socket(), "somebody's notes").unwrap();
     assert_said(
-        &home.on(&server, "true"),
+        &home.run_on(&server, "true"),
         &[home.socket().to_str().unwrap(), "not a socket"],
     );
     assert_eq!(fs::read_to_string(home.socket()).unwrap(), "somebody's notes");
     fs::remove_file(home.socket()).unwrap();
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_variable_with_a_line_feed_never_becomes_a_directive() {
 #[test]
 fn a_command_may_have_as_many_lines_as_it_likes() {
     let (server, home) = (server(), Home::new());
-    let output = with_status(0, home.on(&server, "echo one\necho two"));
+    let output = with_status(0, home.run_on(&server, "echo one\necho two"));
     assert_eq!(text(&output.stdout), "one\ntwo\n");
     // The one control character that an option may be.
     let output = succeed(

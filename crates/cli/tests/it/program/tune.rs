@@ -14,7 +14,7 @@ use crate::home::{
 fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     let (server, home) = (server(), Home::new());
     // On half a megabyte a second there is no doubt about compression.
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     for direction in [Direction::ToServer, Direction::ToClient] {
         relay.set_rate(direction, Some(500_000));
     }
@@ -108,7 +108,7 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
 #[test]
 fn far_away_sessions_are_chosen_only_beside_the_usual_number() {
     let (server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     relay.set_rtt(Duration::from_millis(60));
     let config = server.ssh_config_via("far", relay.addr()).unwrap();
     let mut command = home.trunkline();

@@ -96,7 +96,7 @@ fn day(stanza: &Stanza) -> Vec<(&'static str, Command)> {
 fn a_day_s_mix_logs_in_once_whoever_comes_first() {
     for first in 0..3 {
         let server = server();
-        let stanza = Stanza::behind([server.host_entry("web")]);
+        let stanza = Stanza::after_hosts([server.host_entry("web")]);
         let repository = stanza.home.path("repository");
         let made = Command::new("git")
             .args(["init", "--quiet", "--bare"])
@@ -117,7 +117,7 @@ fn a_day_s_mix_logs_in_once_whoever_comes_first() {
 #[test]
 fn those_who_come_during_another_log_in_wait_for_it() {
     let server = server();
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let (home, config) = (Home::new(), server.ssh_config_via("box", relay.addr()).unwrap());
     relay.stall();
     let begin = |options: &[&str]| {
@@ -166,7 +166,7 @@ impl Bench {
     fn new(server: Sshd, lines: &[&str]) -> Self {
         let home = Home::new();
         let entry = server.host_entry("box");
-        let entry = lines.iter().fold(entry, |entry, line| entry.with(line));
+        let entry = lines.iter().fold(entry, |entry, line| entry.with_line(line));
         let config = home.config([entry]);
         Self { server, home, config }
     }

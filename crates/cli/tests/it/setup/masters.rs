@@ -62,12 +62,17 @@ impl Drop for Masters {
 }
 
 fn with_master(server: &Sshd) -> Masters {
-    let entry = server.host_entry("web").with("ControlPath HOMEcm-%r@%n:%p");
+    let entry = server.host_entry("web").with_line("ControlPath HOMEcm-%r@%n:%p");
     Masters::new(&entry.to_string())
 }
 
 fn needs_ssh(server: &Sshd) -> Masters {
-    Masters::new(&server.host_entry("web").with("VerifyHostKeyDNS yes").to_string())
+    Masters::new(
+        &server
+            .host_entry("web")
+            .with_line("VerifyHostKeyDNS yes")
+            .to_string(),
+    )
 }
 
 #[test]
@@ -244,7 +249,7 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
     let server = old_server();
     let entry = server.host_entry("web");
     let allowing = "HostKeyAlgorithms +ssh-rsa\n    KexAlgorithms +diffie-hellman-group14-sha1";
-    let masters = Masters::new(&entry.clone().with(allowing).to_string());
+    let masters = Masters::new(&entry.clone().with_line(allowing).to_string());
     for warm in [false, true] {
         let run = succeed(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "exit 0"]));
         let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
@@ -269,7 +274,7 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
 fn a_configuration_with_only_what_the_engine_has_not_goes_through_ssh() {
     let server = old_server();
     let only = "HostKeyAlgorithms ssh-rsa\n    KexAlgorithms diffie-hellman-group14-sha1\n    MACs hmac-sha1";
-    let masters = Masters::new(&server.host_entry("web").with(only).to_string());
+    let masters = Masters::new(&server.host_entry("web").with_line(only).to_string());
     assert_status(&masters.run("true"), 0);
     let explained = masters.succeed(&["explain", "web"]);
     assert_has(&explained, "kexalgorithms diffie-hellman-group14-sha1");
@@ -278,7 +283,7 @@ fn a_configuration_with_only_what_the_engine_has_not_goes_through_ssh() {
 #[test]
 fn a_host_that_cannot_be_had_says_why_in_sshs_words() {
     let server = server();
-    let mut entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
+    let mut entry = server.host_entry("web").with_line("VerifyHostKeyDNS yes");
     entry.identities = Vec::new();
     let masters = Masters::new(&entry.to_string());
     let warmed = fail(255, &mut masters.command_for(&["warm", "web"]));

@@ -23,7 +23,7 @@ pub(super) fn may_ask(mut entry: HostEntry) -> HostEntry {
 #[test]
 fn a_password_is_asked_for_by_ssh() {
     let server = sshd().client_keys([]).password("open sesame").start().unwrap();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     for _ in 0..2 {
         let mut terminal = on_terminal(&stanza);
         terminal.answer("assword: ", "open sesame\n");
@@ -35,9 +35,9 @@ fn a_password_is_asked_for_by_ssh() {
 #[test]
 fn an_unknown_host_key_is_asked_about_by_ssh_and_then_known_to_all() {
     let server = server();
-    let stanza = Stanza::behind([]);
+    let stanza = Stanza::after_hosts([]);
     let lines = fs::read_to_string(stanza.config()).unwrap();
-    let mut entry = may_ask(server.host_entry("web")).with("StrictHostKeyChecking ask");
+    let mut entry = may_ask(server.host_entry("web")).with_line("StrictHostKeyChecking ask");
     entry.known_hosts = stanza.home.path("known_hosts");
     fs::write(stanza.config(), format!("{entry}{lines}")).unwrap();
     let mut terminal = on_terminal(&stanza);
@@ -56,7 +56,7 @@ fn an_unknown_host_key_is_asked_about_by_ssh_and_then_known_to_all() {
 #[test]
 fn a_passphrase_is_asked_for_by_ssh() {
     let server = server();
-    let stanza = Stanza::behind([]);
+    let stanza = Stanza::after_hosts([]);
     let key = stanza.home.path("key");
     fs::copy(server.client_keys()[0].private_path(), &key).unwrap();
     let mut lock = Command::new("ssh-keygen");
@@ -114,7 +114,7 @@ impl Askpass {
 #[test]
 fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     stanza.home.settings("confirm_hosts = [\"w*\"]\n");
     let askpass = Askpass::new(&stanza);
     askpass.will_say("yes\n");
@@ -164,8 +164,8 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
 #[test]
 fn control_master_ask_confirms_each_use_of_a_connection_but_not_its_making() {
     let server = server();
-    let stanza = Stanza::behind([]);
-    let entry = server.host_entry("web").with("ControlMaster autoask");
+    let stanza = Stanza::after_hosts([]);
+    let entry = server.host_entry("web").with_line("ControlMaster autoask");
     fs::write(stanza.home.path("asking"), entry.to_string()).unwrap();
     let askpass = Askpass::new(&stanza);
     let ours = || {
@@ -195,10 +195,10 @@ impl Lent {
     /// "web" is its host, "behind" one behind that; "same" is web without a word on confirming.
     fn new() -> Self {
         let servers = [server(), server()];
-        let stanza = Stanza::behind([]);
-        let web = servers[0].host_entry("web").with("ControlMaster autoask");
+        let stanza = Stanza::after_hosts([]);
+        let web = servers[0].host_entry("web").with_line("ControlMaster autoask");
         let same = servers[0].host_entry("same");
-        let behind = servers[1].host_entry("behind").with("ProxyJump web");
+        let behind = servers[1].host_entry("behind").with_line("ProxyJump web");
         fs::write(stanza.home.path("asking"), format!("{web}{same}{behind}")).unwrap();
         let askpass = Askpass::new(&stanza);
         let lent = Self {
@@ -317,7 +317,7 @@ fn whoever_wants_to_use_a_lent_connection_does_not_choose_who_is_asked() {
 #[test]
 fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     let askpass = Askpass::new(&stanza);
     let settings = format!(
         "confirm_hosts = [\"w*\"]\nconfirm_askpass = {:?}\n",
@@ -358,7 +358,7 @@ fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
 #[test]
 fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     let askpass = Askpass::new(&stanza);
     let confirming = ["-F", stanza.config().to_str().unwrap(), "-oControlMaster=autoask"].map(str::to_owned);
     let mut ours = stanza.home.trunkline();
@@ -377,11 +377,11 @@ fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
 #[test]
 fn the_masters_of_the_systems_ssh_ask_where_their_configuration_does() {
     let server = server();
-    let stanza = Stanza::behind([]);
+    let stanza = Stanza::after_hosts([]);
     // Host keys from DNS are looked up by ssh only.
-    let entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
+    let entry = server.host_entry("web").with_line("VerifyHostKeyDNS yes");
     let asking = stanza.home.path("asking");
-    fs::write(&asking, entry.with("ControlMaster autoask").to_string()).unwrap();
+    fs::write(&asking, entry.with_line("ControlMaster autoask").to_string()).unwrap();
     let askpass = Askpass::new(&stanza);
     let ours = |command: &str, arguments: &[&str]| {
         let mut program = stanza.home.trunkline();

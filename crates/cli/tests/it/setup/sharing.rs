@@ -28,7 +28,7 @@ fn elsewhere(stanza: &Stanza, command: &Command, namespace: &str) -> Command {
 #[test]
 fn stock_ssh_in_another_namespace_connects_by_itself() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     stanza.succeed(&["web", "true"]);
     // As its configuration says, and with the socket in its hand.
     let socket = socket(&stanza);
@@ -53,9 +53,9 @@ fn stock_ssh_with_another_environment_connects_by_itself_where_a_proxy_goes_by_i
     let servers = [server(), server()];
     let ports = [0, 1].map(|n| servers[n].addr().port().to_string());
     let proxy = "ProxyCommand bash -c 'exec 3<>/dev/tcp/127.0.0.1/$BOX_PORT; cat <&3 & cat >&3; kill $!'";
-    let mut entry = servers[0].host_entry("box").with(proxy);
+    let mut entry = servers[0].host_entry("box").with_line(proxy);
     entry.identities.extend(servers[1].host_entry("x").identities);
-    let stanza = Stanza::behind([]);
+    let stanza = Stanza::after_hosts([]);
     let known = [0, 1].map(|n| {
         let known = fs::read_to_string(servers[n].host_entry("x").known_hosts).unwrap();
         let keys = known.lines().filter_map(|line| line.split_once(' '));
@@ -88,7 +88,7 @@ fn stock_ssh_with_another_environment_connects_by_itself_where_a_proxy_goes_by_i
 #[test]
 fn what_stock_ssh_shows_on_a_terminal_is_recorded() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     stanza.home.settings("record_hosts = [\"web\"]\n");
     assert_status(&stanza.run(&["-tt", "web", "echo sho''wn; exit 2"]), 2);
     let directory = stanza.home.trunkline_dir().join("state/recordings");

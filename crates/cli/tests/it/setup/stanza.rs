@@ -19,7 +19,7 @@ pub(crate) struct Stanza {
 
 impl Stanza {
     /// Behind these blocks.
-    pub(crate) fn behind(hosts: impl IntoIterator<Item = HostEntry>) -> Self {
+    pub(crate) fn after_hosts(hosts: impl IntoIterator<Item = HostEntry>) -> Self {
         let hosts: String = hosts.into_iter().map(|host| host.to_string()).collect();
         Self::behind_text(&hosts)
     }
@@ -96,7 +96,7 @@ fn ssh_command(stanza: &Stanza) -> String {
 #[test]
 fn everything_that_runs_ssh_shares_one_connection() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     assert_eq!(stanza.succeed(&["web", "echo one"]), "one\n");
     assert_status(&stanza.run(&["web", "exit 3"]), 3);
     let (here, there) = (stanza.home.path("here"), stanza.home.path("there"));
@@ -148,8 +148,8 @@ fn name_user_and_port_may_come_from_anywhere() {
 #[test]
 fn a_control_path_of_the_users_own_wins() {
     let server = server();
-    let own = |name: &str, line: &str| server.host_entry(name).with(line);
-    let stanza = Stanza::behind([
+    let own = |name: &str, line: &str| server.host_entry(name).with_line(line);
+    let stanza = Stanza::after_hosts([
         own("none", "ControlPath none"),
         own("theirs", "ControlPath /nowhere/%C"),
         own("auto", "ControlMaster auto"),
@@ -187,7 +187,7 @@ fn nothing_is_shared_by_those_who_differ_in_who_they_are() {
         entry.identities = vec![key.to_owned()];
         entry
     };
-    let stanza = Stanza::behind([
+    let stanza = Stanza::after_hosts([
         with("one", first.private_path()),
         with("two", second.private_path()),
     ]);
@@ -206,7 +206,7 @@ fn nothing_is_shared_by_those_who_differ_in_who_they_are() {
 #[test]
 fn a_connection_that_is_there_serves_those_who_would_log_in_otherwise() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     stanza.succeed(&["web", "true"]);
     // As Ansible does.
     stanza.succeed(&[
@@ -225,8 +225,8 @@ fn a_connection_that_is_there_serves_those_who_would_log_in_otherwise() {
 #[test]
 fn a_jump_host_is_warm_for_those_behind_it() {
     let (jump, server) = (server(), server());
-    let behind = |name: &str| server.host_entry(name).with("ProxyJump jump");
-    let stanza = Stanza::behind([jump.host_entry("jump"), behind("a"), behind("b")]);
+    let behind = |name: &str| server.host_entry(name).with_line("ProxyJump jump");
+    let stanza = Stanza::after_hosts([jump.host_entry("jump"), behind("a"), behind("b")]);
     stanza.succeed(&["a", "true"]);
     stanza.succeed(&["jump", "true"]);
     // A connection of ssh's own goes through the jump host by -W, for which ssh starts another ssh.
@@ -237,7 +237,7 @@ fn a_jump_host_is_warm_for_those_behind_it() {
 #[test]
 fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     let resolved = text(&stanza.run(&["-G", "web"]).stdout);
     let socket = stanza
         .home
@@ -262,7 +262,7 @@ fn the_program_is_found_where_it_is() {
 
 #[test]
 fn a_program_that_was_removed_says_nothing_at_each_ssh() {
-    let stanza = Stanza::behind([server().host_entry("web")]);
+    let stanza = Stanza::after_hosts([server().host_entry("web")]);
     let with = fs::read_to_string(stanza.included_file()).unwrap();
     assert!(with.contains(program()), "{with}");
     fs::write(

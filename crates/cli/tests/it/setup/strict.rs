@@ -28,7 +28,7 @@ fn assert_refused(output: &Output, why: &str) {
 #[test]
 fn stock_ssh_shares_or_fails() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     for _ in 0..2 {
         succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     }
@@ -50,7 +50,7 @@ fn stock_ssh_shares_or_fails() {
 #[test]
 fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_for_one() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     // Strictly, too: on a busy machine it would connect by itself.
     succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     let daemon = stanza.home.daemon().unwrap();
@@ -74,7 +74,7 @@ fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_
 #[test]
 fn the_settings_name_hosts_that_are_shared_or_not_reached() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web"), server.host_entry("db1")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web"), server.host_entry("db1")]);
     stanza.home.settings("strict_hosts = [\"db*\"]\n");
     assert_eq!(stanza.succeed(&["db1", "echo shared"]), "shared\n");
     assert_refused(&stanza.run(&["-S", "none", "db1", "true"]), "-S names");
@@ -94,7 +94,7 @@ fn the_settings_name_hosts_that_are_shared_or_not_reached() {
 #[test]
 fn trunkline_itself_makes_no_connection_of_its_own() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web").with("ForkAfterAuthentication no")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web").with_line("ForkAfterAuthentication no")]);
     let ours = |arguments: &[&str], options: &[&str]| {
         let mut command = stanza.home.trunkline();
         command
@@ -128,7 +128,7 @@ fn trunkline_itself_makes_no_connection_of_its_own() {
 #[test]
 fn a_host_for_the_systems_ssh_is_shared_through_its_master() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web").with("VerifyHostKeyDNS yes")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web").with_line("VerifyHostKeyDNS yes")]);
     let ours = |command: &str| {
         let mut ssh = stanza.home.trunkline();
         ssh.arg("ssh")
@@ -150,7 +150,7 @@ fn a_host_for_the_systems_ssh_is_shared_through_its_master() {
 #[test]
 fn stock_ssh_that_the_daemon_lets_down_fails_with_the_reason() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let stanza = Stanza::after_hosts([server.host_entry("web")]);
     stanza
         .home
         .settings("confirm_hosts = [\"w*\"]\nstrict_hosts = [\"w*\"]\n");
@@ -173,7 +173,7 @@ fn stock_ssh_that_the_daemon_lets_down_fails_with_the_reason() {
 #[test]
 fn up_asks_for_a_password_once() {
     let server = sshd().client_keys([]).password("open sesame").start().unwrap();
-    let stanza = Stanza::behind([may_ask(server.host_entry("web"))]);
+    let stanza = Stanza::after_hosts([may_ask(server.host_entry("web"))]);
     let askpass = Askpass::new(&stanza);
     askpass.will_say("open sesame\n");
     for expected in [1, 0] {

@@ -174,7 +174,7 @@ impl Inside {
             mut end,
         } = session.into_parts();
         let counting = control.clone();
-        entry.carries(move || counting.carried());
+        entry.carries(move || counting.bytes_carried());
         let mut requests = std::mem::replace(&mut self.requests, mpsc::channel(1).1);
         let mut answers = FuturesOrdered::new();
         let this = &self;
@@ -307,7 +307,7 @@ impl Inside {
         loop {
             let input = tokio::select! {
                 biased;
-                () = writer.closed() => return,
+                () = writer.wait_for_close() => return,
                 input = self.inbox.next() => input,
             };
             let (data, spent) = match input {
@@ -318,7 +318,7 @@ impl Inside {
                 }
                 // Data before the close still has to arrive, if anyone reads it.
                 Input::Close => {
-                    let _ = writer.drained().await;
+                    let _ = writer.wait_until_sent().await;
                     return;
                 }
             };

@@ -341,7 +341,7 @@ impl<E: Events> Sessions<'_, E> {
         let is_first = !*has_begun;
         self.shared.feed(Bridge::begin);
         let status = async {
-            end.started().await?;
+            end.wait_for_start().await?;
             if !std::mem::replace(has_begun, true) {
                 self.running.events.tell_begun(false).await;
             }
@@ -441,7 +441,7 @@ impl<E: Events> Sessions<'_, E> {
     fn lose(&self, ended: Result<ExitStatus, Error>, losses: &mut Losses) -> Result<(), Error> {
         let answered = self.shared.change(|state| {
             state.bridge.lose();
-            state.bridge.answered()
+            state.bridge.answer_count()
         });
         if std::mem::replace(&mut losses.answered, answered) < answered {
             (losses.ends, losses.since) = (0, None);
@@ -469,7 +469,7 @@ impl<E: Events> Sessions<'_, E> {
             let attempt = async {
                 tokio::time::sleep(PAUSES.pause_after(failures)).await;
                 let mut session = self.running.host.start(&self.resumption.command).await?;
-                session.started().await?;
+                session.wait_for_start().await?;
                 Ok::<_, Error>(session)
             };
             let give_up = since + patience;
@@ -495,12 +495,12 @@ impl<E: Events> Sessions<'_, E> {
 
     /// Adds the lost session's bytes to those of the next.
     fn count(&self, losses: &mut Losses, lost: &SessionControl, next: &SessionControl) {
-        let (sent, received) = lost.carried();
+        let (sent, received) = lost.bytes_carried();
         losses.carried.0 += sent;
         losses.carried.1 += received;
         let ((before, after), next) = (losses.carried, next.clone());
         self.running.observers.audit.carries(move || {
-            let (sent, received) = next.carried();
+            let (sent, received) = next.bytes_carried();
             (before + sent, after + received)
         });
     }

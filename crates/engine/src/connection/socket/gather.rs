@@ -127,7 +127,7 @@ impl Socket for Gathering {
         let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
     }
 
-    fn asked(&mut self) {
+    fn expect_reply(&mut self) {
         let now = Instant::now();
         self.rhythm.asked = Some(now);
         if let State::Gathering { until, waiting: true } = &mut self.state {

@@ -85,13 +85,13 @@ fn a_lane_that_is_held_is_not_idle_and_a_retired_one_is_not_held() {
     let (mut policy, now) = policy();
     let first = policy.hold_first(now);
     let late = now + Duration::from_secs(3600);
-    assert!(policy.expired(late).is_empty());
+    assert!(policy.expired_lanes(late).is_empty());
     assert_eq!(policy.hold_first(late), first);
     policy.retire(first);
     assert_ne!(policy.hold_first(late), first);
     policy.tunnel_ended(first, now, late);
     policy.tunnel_ended(first, late, late);
-    assert_eq!(policy.expired(late), [first]);
+    assert_eq!(policy.expired_lanes(late), [first]);
 }
 
 #[test]
@@ -671,10 +671,10 @@ fn a_session_apart_does_not_join_the_connection_that_is_being_made() {
 fn idle_lanes_expire_and_used_ones_do_not() {
     let (mut policy, now) = policy();
     let lane = connect(&mut policy, now);
-    assert!(policy.expired(now + Duration::from_secs(3600)).is_empty());
+    assert!(policy.expired_lanes(now + Duration::from_secs(3600)).is_empty());
     policy.session_ended(lane, now, End::Closed, now);
-    assert!(policy.expired(now + Duration::from_secs(59)).is_empty());
-    assert_eq!(policy.expired(now + Duration::from_secs(60)), [lane]);
+    assert!(policy.expired_lanes(now + Duration::from_secs(59)).is_empty());
+    assert_eq!(policy.expired_lanes(now + Duration::from_secs(60)), [lane]);
 }
 
 #[test]
@@ -682,13 +682,13 @@ fn a_retired_lane_goes_when_it_is_empty() {
     let (mut policy, now) = policy();
     let lane = connect(&mut policy, now);
     policy.retire(lane);
-    assert!(policy.expired(now).is_empty());
+    assert!(policy.expired_lanes(now).is_empty());
     assert!(
         matches!(policy.place(Load::Session, now), Placement::Connect(_)),
         "make before break"
     );
     policy.session_ended(lane, now, End::Closed, now);
-    assert_eq!(policy.expired(now), [lane]);
+    assert_eq!(policy.expired_lanes(now), [lane]);
 }
 
 #[test]
@@ -773,7 +773,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
         // A connection that has had its session ends with it, whether or not the server has closed the session.
         policy.session_ended(second, now, End::Closed, now);
         policy.session_ended(third, now, End::Left, now);
-        assert_eq!(policy.over(), [second, third]);
+        assert_eq!(policy.finished_lanes(), [second, third]);
         assert_eq!(policy.open_spares(second, now), 0);
     }
 }

@@ -10,7 +10,7 @@ use trunkline_fleet_client::{
     Fleet, FleetHost, FleetReply, FleetRequest, FleetRestart, FleetStream, HOSTS_IN_A_FRAME, StreamNews,
 };
 use trunkline_request::World;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::client::{refuse_ssh_options, start};
 use crate::say;
@@ -81,7 +81,7 @@ async fn stream(args: Args) -> anyhow::Result<ExitCode> {
         to.can_take(hosts.len())?;
     }
     if !args.json {
-        let (stream, number) = (Printable::line(&stream), counted(hosts.len(), "host"));
+        let (stream, number) = (Printable::line(&stream), count_of(hosts.len(), "host"));
         let rest = match (args.detach, is_attached) {
             (true, _) => format!(
                 "`trunkline fleet attach {stream} --to TARGET` follows it, `trunkline fleet cancel {stream}` ends it"

@@ -16,7 +16,7 @@ use trunkline_fleet_client::{
 use trunkline_request::World;
 use trunkline_request::destination::Destination;
 use trunkline_request::hosts::Target;
-use trunkline_text::{Printable, counted};
+use trunkline_text::{Printable, count_of};
 
 use crate::client::{refuse_ssh_options, start};
 use crate::say;
@@ -85,7 +85,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         };
     if !args.quiet {
         let job = Printable::line(&job);
-        let hosts = counted(targets.len(), "host");
+        let hosts = count_of(targets.len(), "host");
         say(&format!(
             "job {job} on {hosts}; `trunkline fleet attach {job}` follows it, too"
         ));

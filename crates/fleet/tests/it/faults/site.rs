@@ -72,7 +72,7 @@ impl Node {
     pub(crate) fn new(number: usize, servers: &[Nats], submitter: &KeyPair, ssh_config: &Path) -> Self {
         let name = format!("n{number}");
         let directory = directory().unwrap();
-        let relay = |server: &Nats| Relay::to(([127, 0, 0, 1], server.port()).into()).unwrap();
+        let relay = |server: &Nats| Relay::start(([127, 0, 0, 1], server.port()).into()).unwrap();
         let relays: Vec<Relay> = servers.iter().map(relay).collect();
         let urls = relays
             .iter()

@@ -73,7 +73,7 @@ fn take(body: &mut &[u8]) -> Vec<u8> {
 }
 
 impl Disk {
-    pub(super) fn furnished() -> Self {
+    pub(super) fn with_files() -> Self {
         let mut disk = Self::default();
         disk.add(b"a", Node::File(b"the first file has some text".to_vec()));
         disk.add(b"b", Node::File(b"and this is the second".to_vec()));
@@ -85,7 +85,7 @@ impl Disk {
         disk
     }
 
-    pub(super) fn made(&self, change: &str) -> u32 {
+    pub(super) fn change_count(&self, change: &str) -> u32 {
         self.made.get(change).copied().unwrap_or(0)
     }
 
@@ -246,7 +246,7 @@ impl Session {
             18 => {
                 let to = take(body);
                 let code = disk.rename(&first, &to, false);
-                done(counted(disk, code, "rename", &[&first, &to]))
+                done(count_change(disk, code, "rename", &[&first, &to]))
             }
             19 => match disk.node(&first) {
                 Some(Node::Link(target)) => {
@@ -257,12 +257,17 @@ impl Session {
                 Some(_) => done(FAILURE),
                 None => done(NO_SUCH_FILE),
             },
-            200 => self.extended(disk, &take(body), body).unwrap_or_else(done),
+            200 => self.handle_extended(disk, &take(body), body).unwrap_or_else(done),
             _ => done(name_change(disk, kind, &first, body)),
         }
     }
 
-    fn extended(&mut self, disk: &mut Disk, name: &[u8], body: &mut &[u8]) -> Result<(u8, Vec<u8>), u32> {
+    fn handle_extended(
+        &mut self,
+        disk: &mut Disk,
+        name: &[u8],
+        body: &mut &[u8],
+    ) -> Result<(u8, Vec<u8>), u32> {
         if name == b"limits@openssh.com" {
             let mut limits = Vec::new();
             [34_000, 4096, 4096, 100]
@@ -277,7 +282,7 @@ impl Session {
         let to = take(body);
         if name == b"posix-rename@openssh.com" {
             let code = disk.rename(&first, &to, true);
-            return Err(counted(disk, code, "posix-rename", &[&first, &to]));
+            return Err(count_change(disk, code, "posix-rename", &[&first, &to]));
         }
         assert_eq!(name, b"hardlink@openssh.com");
         let node = match disk.names.get(&first) {
@@ -289,7 +294,7 @@ impl Session {
             return Err(FAILURE);
         }
         disk.names.insert(to.clone(), node);
-        Err(counted(disk, OK, "hardlink", &[&first, &to]))
+        Err(count_change(disk, OK, "hardlink", &[&first, &to]))
     }
 
     fn number(&self, handle: &[u8]) -> Option<usize> {
@@ -420,7 +425,7 @@ impl Session {
     }
 }
 
-fn counted(disk: &mut Disk, code: u32, what: &str, paths: &[&[u8]]) -> u32 {
+fn count_change(disk: &mut Disk, code: u32, what: &str, paths: &[&[u8]]) -> u32 {
     if code != OK {
         return code;
     }
@@ -460,7 +465,7 @@ fn name_change(disk: &mut Disk, kind: u8, path: &[u8], body: &mut &[u8]) -> u32 
             _ => drop(disk.names.remove(&path)),
         }
     }
-    counted(disk, code, what, &[&path])
+    count_change(disk, code, what, &[&path])
 }
 
 fn attributes(disk: &Disk, node: usize) -> Vec<u8> {

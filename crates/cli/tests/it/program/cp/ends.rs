@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
 
-use super::{at, cp};
+use super::{cp, remote};
 use crate::home::{Home, assert_says, end_of, fail, server, succeed, wait_until};
 
 #[test]
@@ -16,7 +16,7 @@ fn devices_without_end_are_not_copied() {
     std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
     for source in [link.as_os_str(), "/dev/urandom".as_ref()] {
         let mut copy = cp(&home, &server);
-        let output = fail(1, copy.arg(source).arg(at(&server, &home.path("target"))));
+        let output = fail(1, copy.arg(source).arg(remote(&server, &home.path("target"))));
         assert_says(&output, "is a device that never ends");
         assert!(!home.path("target").exists());
     }
@@ -27,7 +27,7 @@ fn pipes_go_to_a_file_there_and_come_from_one() {
     let (server, home) = (server(), Home::new());
     fs::write(home.path("large"), noise(3_000_000, 1)).unwrap();
     fs::create_dir(home.path("there")).unwrap();
-    let there = at(&server, &home.path("there"));
+    let there = remote(&server, &home.path("there"));
     // In the shell that users of pipes have, which has process substitution.
     for (script, made) in [
         ("cat large | $T cp -F $F - THERE/a", "there/a"),
@@ -94,9 +94,9 @@ fn an_interrupted_copy_leaves_nothing_that_nobody_would_continue() {
         fs::create_dir(directory).unwrap();
     }
     let names = |directory| fs::read_dir(directory).unwrap().count();
-    let there = at(&server, &large);
+    let there = remote(&server, &large);
     for (source, target, directory) in [
-        (&*large.to_string_lossy(), at(&server, &up), &up),
+        (&*large.to_string_lossy(), remote(&server, &up), &up),
         (&there, down.display().to_string(), &down),
     ] {
         let mut command = cp(&home, &server);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use super::{at, cp};
+use super::{cp, remote};
 use crate::home::{
     Home, assert_says, assert_status, describe, fail, finish, server, succeed, text, with_status,
 };
@@ -98,8 +98,8 @@ fn the_same_patterns_leave_out_what_rsync_leaves_out() {
         succeed(&mut rsync);
         // In both directions: a local tree and a server's are walked by different means.
         for (from, to) in [
-            (source.join(".").display().to_string(), at(&server, &ours)),
-            (at(&server, &source.join(".")), back.display().to_string()),
+            (source.join(".").display().to_string(), remote(&server, &ours)),
+            (remote(&server, &source.join(".")), back.display().to_string()),
         ] {
             succeed(cp(&home, &server).arg("-a").args(*rules).args([from, to]));
         }
@@ -120,7 +120,7 @@ fn rules_come_from_files_too_and_a_wrong_one_names_its_line() {
                 .arg("-r")
                 .arg("--filter-from")
                 .args([home.path("rules"), source.clone()])
-                .arg(at(&server, &home.path(target))),
+                .arg(remote(&server, &home.path(target))),
         )
     };
     assert_status(&run("target"), 0);
@@ -179,8 +179,8 @@ fn delete_deletes_what_rsync_deletes_and_nothing_that_a_pattern_leaves_out() {
         succeed(rsync.arg(format!("{}/", source.display())).arg(&rsyncs));
         let inside = source.join(".");
         let ends = match upload {
-            true => [inside.display().to_string(), at(&server, &ours)],
-            false => [at(&server, &inside), ours.display().to_string()],
+            true => [inside.display().to_string(), remote(&server, &ours)],
+            false => [remote(&server, &inside), ours.display().to_string()],
         };
         let run = |more: &[&str]| {
             let mut copy = cp(&home, &server);
@@ -229,7 +229,7 @@ fn nothing_is_deleted_unless_everything_was_copied() {
     fs::write(target.join("a/old"), "old").unwrap();
     let (here, there) = (
         |path: &Path| path.display().to_string(),
-        |path: &Path| at(&server, path),
+        |path: &Path| remote(&server, path),
     );
     let (all, absent) = (source.join("."), home.path("absent"));
     for ends in [
@@ -249,13 +249,13 @@ fn nothing_is_deleted_unless_everything_was_copied() {
         cp(&home, &server)
             .arg("--delete")
             .arg(&source)
-            .arg(at(&server, &target)),
+            .arg(remote(&server, &target)),
     );
     // A directory that cannot be listed; root may list each.
     if !rustix::process::geteuid().is_root() {
         fs::remove_file(target.join("c")).unwrap();
         fs::set_permissions(source.join("a"), fs::Permissions::from_mode(0o000)).unwrap();
-        let ends = [source.join(".").display().to_string(), at(&server, &target)];
+        let ends = [source.join(".").display().to_string(), remote(&server, &target)];
         let output = finish(cp(&home, &server).args(["-r", "--delete"]).args(ends));
         fs::set_permissions(source.join("a"), fs::Permissions::from_mode(0o700)).unwrap();
         assert_status(&output, 1);
@@ -276,8 +276,8 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
         (false, home.path("down/er/target")),
     ] {
         let ends = match upload {
-            true => [source.join(".").display().to_string(), at(&server, &target)],
-            false => [at(&server, &source.join(".")), target.display().to_string()],
+            true => [source.join(".").display().to_string(), remote(&server, &target)],
+            false => [remote(&server, &source.join(".")), target.display().to_string()],
         };
         let output = finish(cp(&home, &server).arg("-r").args(&ends));
         assert!(!output.status.success(), "{}", describe(&output));
@@ -338,8 +338,8 @@ fn lists_sizes_and_safe_links_choose_what_they_choose_for_rsync() {
             finish(rsync.arg(format!("{}/", source.display())).arg(&rsyncs));
             let inside = source.join(".");
             let ends = match upload {
-                true => [inside.display().to_string(), at(&server, &ours)],
-                false => [at(&server, &inside), ours.display().to_string()],
+                true => [inside.display().to_string(), remote(&server, &ours)],
+                false => [remote(&server, &inside), ours.display().to_string()],
             };
             succeed(cp(&home, &server).arg("-a").args(*options).args(&ends));
             assert_eq!(see(&ours), see(&rsyncs), "{options:?}, upload: {upload}");
@@ -359,7 +359,7 @@ fn what_a_list_names_and_the_source_lacks_is_an_error() {
     let output = fail(
         1,
         copy.arg(home.path("source"))
-            .arg(at(&server, &home.path("target"))),
+            .arg(remote(&server, &home.path("target"))),
     );
     assert_says(&output, "such: no such file");
     assert_eq!(see(&home.path("target")), ["top.c".to_owned()].into());
@@ -379,7 +379,7 @@ fn check_compares_and_changes_nothing() {
                 .arg("--check")
                 .args(more)
                 .arg(&inside)
-                .arg(at(&server, &target)),
+                .arg(remote(&server, &target)),
         )
     };
     let output = with_status(0, check(&[]));
@@ -416,7 +416,7 @@ fn pipes_and_sockets_in_a_tree_fail_nothing() {
     let _socket = std::os::unix::net::UnixListener::bind(home.path("source/socket")).unwrap();
     let ends = [
         home.path("source").display().to_string(),
-        at(&server, &home.path("target")),
+        remote(&server, &home.path("target")),
     ];
     let output = succeed(cp(&home, &server).arg("-r").args(&ends));
     assert_eq!(

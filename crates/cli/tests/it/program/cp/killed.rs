@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::noise;
 
-use super::{at, cp};
+use super::{cp, remote};
 use crate::home::{Home, describe, end_of, server, succeed, text, wait_until};
 
 /// The partial files in a directory.
@@ -38,7 +38,7 @@ fn a_daemon_that_is_told_to_stop_removes_the_partial_files_of_its_copies() {
     let mut limited = cp(&home, &server);
     limited
         .args(["-r", "--bwlimit", "2M"])
-        .args([&source.display().to_string(), &at(&server, &target)])
+        .args([&source.display().to_string(), &remote(&server, &target)])
         .stderr(std::process::Stdio::piped());
     let mut copying = limited.spawn().unwrap();
     wait_until("files are under way", || parts(&target) > 0);
@@ -55,10 +55,14 @@ fn what_a_killed_daemon_has_left_is_gone_after_the_next_copy() {
     let (server, home) = (server(), Home::new());
     let source = source(&home);
     for (name, from, to) in [
-        ("up", source.display().to_string(), at(&server, &home.path("up"))),
+        (
+            "up",
+            source.display().to_string(),
+            remote(&server, &home.path("up")),
+        ),
         (
             "down",
-            at(&server, &source),
+            remote(&server, &source),
             home.path("down").display().to_string(),
         ),
     ] {

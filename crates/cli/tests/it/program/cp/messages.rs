@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
 
-use super::{at, cp};
+use super::{cp, remote};
 use crate::home::{Home, assert_says, describe, fail, finish, server, succeed, text, wait_until};
 use crate::tty::Terminal;
 
@@ -24,8 +24,8 @@ fn a_directory_that_fails_is_one_line_for_all_that_is_in_it() {
     }
     fs::write(target.join("a"), "a file").unwrap();
     for ends in [
-        [source.join(".").display().to_string(), at(&server, &target)],
-        [at(&server, &source.join(".")), target.display().to_string()],
+        [source.join(".").display().to_string(), remote(&server, &target)],
+        [remote(&server, &source.join(".")), target.display().to_string()],
     ] {
         let output = fail(1, cp(&home, &server).arg("-r").args(&ends));
         let words = text(&output.stderr);
@@ -55,7 +55,7 @@ fn of_many_files_that_fail_alike_ten_are_named() {
         cp(&home, &server)
             .arg("-r")
             .arg(source.join("."))
-            .arg(at(&server, &target)),
+            .arg(remote(&server, &target)),
     );
     let words = text(&output.stderr);
     let lines: Vec<&str> = words.lines().collect();
@@ -73,7 +73,7 @@ fn an_interrupted_copy_says_how_to_go_on() {
     let mut copy = cp(&home, &server)
         .args(["--bwlimit", "9M"])
         .arg(home.path("source"))
-        .arg(at(&server, &home.path("target")))
+        .arg(remote(&server, &home.path("target")))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -88,7 +88,7 @@ fn an_interrupted_copy_says_how_to_go_on() {
     let again = succeed(
         cp(&home, &server)
             .arg(home.path("source"))
-            .arg(at(&server, &home.path("target"))),
+            .arg(remote(&server, &home.path("target"))),
     );
     assert_says(&again, "were there from an earlier copy");
     assert!(fs::read(home.path("target")).unwrap() == noise(30_000_000, 1));
@@ -103,7 +103,7 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
     let mut copy = cp(&home, &server)
         .args(["-r", "--bwlimit", "9M"])
         .arg(&source)
-        .arg(at(&server, &target))
+        .arg(remote(&server, &target))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -111,7 +111,7 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut copy.stderr.take().unwrap(), &mut said).unwrap();
     copy.wait().unwrap();
-    let (name, new_name) = (source.display(), at(&server, &target));
+    let (name, new_name) = (source.display(), remote(&server, &target));
     assert_eq!(
         said,
         format!(
@@ -123,7 +123,7 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
         cp(&home, &server)
             .arg("-r")
             .arg(source.join("."))
-            .arg(at(&server, &target)),
+            .arg(remote(&server, &target)),
     );
     assert_says(&again, "were there from an earlier copy");
     assert!(fs::read(target.join("file")).unwrap() == noise(30_000_000, 1));
@@ -157,12 +157,12 @@ fn a_bar_is_drawn_unless_the_terminal_is_the_target() {
     for (target, has_bar) in [(home.path("target").as_path(), true), (Path::new("-"), false)] {
         let mut copy = cp(&home, &server);
         copy.args(["--bwlimit", "1M"])
-            .arg(at(&server, &source))
+            .arg(remote(&server, &source))
             .arg(target);
         let mut terminal = Terminal::start(&copy);
         assert!(terminal.end().success());
         terminal.expect("1 copied");
-        let shown = terminal.shown();
+        let shown = terminal.text();
         assert_eq!(
             shown.contains(['░', '█']),
             has_bar,
@@ -178,7 +178,7 @@ fn what_ssh_says_at_info_is_said_at_info() {
     for (level, is_said) in [("INFO", true), ("ERROR", false), ("QUIET", false)] {
         let home = Home::new();
         fs::write(home.path("file"), "").unwrap();
-        let target = at(&server, &home.path("copy"));
+        let target = remote(&server, &home.path("copy"));
         let options = [
             "-o",
             "StrictHostKeyChecking=no",

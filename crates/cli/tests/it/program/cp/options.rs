@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::{Duration, SystemTime};
 
-use super::{at, cp};
+use super::{cp, remote};
 use crate::home::{Home, finish, server, succeed, text};
 
 #[test]
@@ -24,8 +24,8 @@ fn what_a_copy_replaces_stays_where_the_user_wants_it() {
             fs::write(source.join("f"), "newer").unwrap();
             fs::write(target.join("f"), "old").unwrap();
             let ends = match up {
-                true => [source.join(".").display().to_string(), at(&server, &target)],
-                false => [at(&server, &source.join(".")), target.display().to_string()],
+                true => [source.join(".").display().to_string(), remote(&server, &target)],
+                false => [remote(&server, &source.join(".")), target.display().to_string()],
             };
             succeed(
                 cp(&home, &server)
@@ -49,7 +49,7 @@ fn a_source_with_a_slash_stands_for_what_is_in_it_where_the_copy_is_a_mirror() {
     fs::create_dir_all(home.path("tree/below")).unwrap();
     fs::write(home.path("tree/below/file"), "content").unwrap();
     let local = |name: &str| format!("{}/{name}", home.path("").display());
-    let there = |name: &str| at(&server, &home.path(name));
+    let there = |name: &str| remote(&server, &home.path(name));
     for (option, source, target, made, nested) in [
         ("-a", local("tree/"), there("up"), "up", "up/tree"),
         ("-a", there("tree/"), local("down"), "down", "down/tree"),
@@ -82,7 +82,7 @@ fn names_of_one_file_and_changed_permissions_arrive() {
         cp(&home, &server)
             .args(["-a", "--hard-links", "--chmod", "F640,D750"])
             .arg(&source)
-            .arg(at(&server, &target)),
+            .arg(remote(&server, &target)),
     );
     let [one, two] = ["one", "two"].map(|name| fs::metadata(target.join(name)).unwrap());
     assert_eq!(one.ino(), two.ino());
@@ -96,8 +96,8 @@ fn what_cannot_be_kept_is_refused_before_anything_is_copied() {
     let (source, target) = (home.path("source"), home.path("target"));
     fs::create_dir(&source).unwrap();
     fs::write(source.join("f"), "x").unwrap();
-    let up = [source.display().to_string(), at(&server, &target)];
-    let down = [at(&server, &source), target.display().to_string()];
+    let up = [source.display().to_string(), remote(&server, &target)];
+    let down = [remote(&server, &source), target.display().to_string()];
     for (words, ends, said) in [
         (&["-a", "--hard-links"][..], &down, "copy without --hard-links"),
         (
@@ -139,8 +139,8 @@ fn a_target_from_the_future_is_told_of_once_where_times_decide() {
     }
     let inside = source.join(".");
     for ends in [
-        [inside.display().to_string(), at(&server, &target)],
-        [at(&server, &inside), target.display().to_string()],
+        [inside.display().to_string(), remote(&server, &target)],
+        [remote(&server, &inside), target.display().to_string()],
     ] {
         for (words, told) in [(&["-r", "-u"][..], 1), (&["-a", "-n"], 0)] {
             let output = succeed(cp(&home, &server).args(words).args(&ends));
@@ -161,7 +161,7 @@ fn root_of_a_namespace_that_lacks_a_files_owner_copies_it_all_the_same() {
     }
     let script = format!(
         "unshare -r \"$T\" --no-daemon cp -a -F \"$F\" {}/ {}",
-        at(&server, &source),
+        remote(&server, &source),
         target.display()
     );
     succeed(&mut home.shell(&server, &script));

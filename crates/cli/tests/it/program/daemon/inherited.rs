@@ -184,7 +184,7 @@ fn the_daemons_memory_is_nobodys_to_read_and_leaves_no_core() {
 #[test]
 fn the_log_can_be_read_by_its_user_only() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let log = home.trunkline_dir().join("state/daemon.log");
     assert_eq!(fs::metadata(log).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -200,7 +200,7 @@ fn the_log_is_put_aside_when_it_is_full() {
     }
     let full = "x".repeat(4 * 1024 * 1024);
     fs::write(&log, &full).unwrap();
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(
         fs::metadata(&old).unwrap().len(),
         full.len() as u64,

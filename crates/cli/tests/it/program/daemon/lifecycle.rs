@@ -85,17 +85,17 @@ fn a_daemon_killed_in_the_middle_of_a_command_is_reported_as_that() {
     assert_eq!(said.lines().count(), 1, "{said}");
     // Its socket is still there; the next command starts a new daemon over it.
     assert!(home.socket().exists());
-    assert_status(&home.on(&server, "exit 3"), 3);
+    assert_status(&home.run_on(&server, "exit 3"), 3);
 }
 
 #[test]
 fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let first = home.daemon().unwrap();
     kill_process(first, Signal::KILL).unwrap();
     wait_until("it is gone", || is_gone(first));
-    let output = with_status(0, home.on(&server, "echo ran"));
+    let output = with_status(0, home.run_on(&server, "echo ran"));
     assert_eq!(text(&output.stderr), "");
     assert_ne!(home.daemon().unwrap(), first);
 }
@@ -103,10 +103,10 @@ fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
 #[test]
 fn a_daemon_whose_sockets_file_was_removed_listens_again() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let daemon = home.daemon().unwrap();
     fs::remove_file(home.socket()).unwrap();
-    assert_status(&home.on(&server, "exit 3"), 3);
+    assert_status(&home.run_on(&server, "exit 3"), 3);
     assert_eq!(home.daemon(), Some(daemon));
     assert_eq!(server.authentications(), 1);
 }
@@ -125,7 +125,7 @@ fn a_daemon_that_has_lost_its_place_ends_and_leaves_the_next_one_its_sockets() {
     ] {
         fs::remove_file(file).unwrap();
     }
-    assert_status(&home.on(&server, "exit 3"), 3);
+    assert_status(&home.run_on(&server, "exit 3"), 3);
     let second = home.daemon().unwrap();
     assert_ne!(second, first);
     // Once what runs there has ended.
@@ -134,16 +134,16 @@ fn a_daemon_that_has_lost_its_place_ends_and_leaves_the_next_one_its_sockets() {
     wait_until("the first has ended", || is_gone(first));
     assert_eq!(home.daemon(), Some(second));
     assert!(metrics.exists());
-    assert_status(&home.on(&server, "exit 4"), 4);
+    assert_status(&home.run_on(&server, "exit 4"), 4);
 }
 
 #[test]
 fn a_daemon_that_cannot_be_reached_is_named() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let daemon = home.stop_answering();
     fs::remove_file(home.socket()).unwrap();
-    let output = with_status(255, home.on(&server, "true"));
+    let output = with_status(255, home.run_on(&server, "true"));
     let says = format!("`kill {}` ends it", daemon.as_raw_pid());
     assert!(text(&output.stderr).contains(&says), "{output:?}");
     kill_process(daemon, Signal::KILL).unwrap();
@@ -190,7 +190,7 @@ fn a_client_that_is_killed_takes_its_command_with_it() {
     end_of(&mut child, "the client");
     wait_until("the command was hung up", || ended.exists());
     wait_until("the session is gone", || home.sessions() == 0);
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(server.authentications(), 1);
 }
 
@@ -219,11 +219,11 @@ fn stop_lets_running_sessions_end_and_makes_room_at_once() {
     succeed(home.trunkline().arg("stop"));
     wait_until("it takes no more clients", || home.daemon().is_none());
     // A new daemon serves others while the old one still serves the session.
-    assert_status(&home.on(&server, "exit 5"), 5);
+    assert_status(&home.run_on(&server, "exit 5"), 5);
     assert_ne!(home.daemon().unwrap(), first);
     assert_eq!(command.release(), (Some(11), "opened".into()));
     wait_until("the old daemon has ended", || is_gone(first));
-    assert_status(&home.on(&server, "exit 6"), 6);
+    assert_status(&home.run_on(&server, "exit 6"), 6);
 }
 
 /// A copy of the daemon's program, which another process makes: one that is open for writing cannot be run, and programs
@@ -247,7 +247,7 @@ fn a_daemon_whose_program_was_updated_makes_room_and_lets_running_sessions_end()
     let command = Waiting::start(&home, &server);
     // Removed, it serves on.
     fs::remove_file(&installed).unwrap();
-    assert_status(&home.on(&server, "exit 4"), 4);
+    assert_status(&home.run_on(&server, "exit 4"), 4);
     assert_eq!(home.daemon(), Some(first));
     // As package managers do it.
     copy_of_trunklined(&update);
@@ -381,7 +381,7 @@ fn write_frame(client: &mut &UnixStream, reply: &Reply) {
 fn a_daemon_of_an_older_protocol_is_asked_to_stop_and_replaced() {
     let (server, home) = (server(), Home::new());
     let old = foreign_daemon(&home, VERSION - 1);
-    assert_status(&home.on(&server, "exit 8"), 8);
+    assert_status(&home.run_on(&server, "exit 8"), 8);
     assert!(old.was_stopped(), "it was not asked to stop");
     assert!(home.daemon().is_some());
 }
@@ -390,7 +390,7 @@ fn a_daemon_of_an_older_protocol_is_asked_to_stop_and_replaced() {
 fn a_daemon_of_a_newer_protocol_is_left_alone() {
     let (server, home) = (server(), Home::new());
     let newer = foreign_daemon(&home, VERSION + 1);
-    let output = with_status(255, home.on(&server, "echo ran"));
+    let output = with_status(255, home.run_on(&server, "echo ran"));
     assert_says(&output, "the daemon speaks protocol");
     assert!(!newer.was_stopped(), "it was asked to stop");
 }
@@ -399,7 +399,7 @@ fn a_daemon_of_a_newer_protocol_is_left_alone() {
 fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let daemon = home.daemon().unwrap();
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -412,7 +412,7 @@ fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
     let silent: Vec<_> = (0..wanted)
         .map(|_| UnixStream::connect(home.socket()).unwrap())
         .collect();
-    let output = home.on(&server, "echo served");
+    let output = home.run_on(&server, "echo served");
     assert_status(&output, 0);
     assert_eq!(home.daemon(), Some(daemon));
     drop(silent);
@@ -425,13 +425,13 @@ fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
 #[test]
 fn commands_leave_no_descriptor_behind() {
     let (server, home) = (server(), Home::never_busy());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     // The next command's session is opened ahead in the background, without a descriptor of its own.
     let idle = || wait_until("the session is gone", || home.sessions() == 0);
     idle();
     let before = home.descriptors();
     for _ in 0..100 {
-        assert_status(&home.on(&server, "true"), 0);
+        assert_status(&home.run_on(&server, "true"), 0);
     }
     idle();
     home.wait_for_descriptors(&before);
@@ -466,7 +466,7 @@ fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
     let listening = listen_for(&home);
     let trunklined = Path::new(program()).with_file_name("trunklined");
     let mut daemon = activate(&home, &trunklined, &listening);
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(
         home.daemon().unwrap().as_raw_nonzero().get().cast_unsigned(),
         std::process::id(),
@@ -496,7 +496,7 @@ fn an_updated_daemon_on_a_service_managers_socket_serves_until_its_work_is_done(
     copy_of_trunklined(&update);
     fs::rename(&update, &installed).unwrap();
     // Nobody would answer until the session has ended.
-    assert_status(&home.on(&server, "exit 4"), 4);
+    assert_status(&home.run_on(&server, "exit 4"), 4);
     assert_eq!(first.try_wait().unwrap(), None);
     assert_eq!(command.release(), (Some(11), "opened".into()));
     let ask = || {
@@ -522,8 +522,8 @@ fn an_updated_daemon_on_a_service_managers_socket_serves_until_its_work_is_done(
 fn each_connection_has_a_line_in_the_log_when_it_is_over() {
     let server = server();
     let home = Home::new();
-    assert_status(&home.on(&server, "true"), 0);
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     succeed(home.trunkline().args(["close", "--all"]));
     wait_until("the line", || home.log().contains(" ended after "));
     let log = home.log();

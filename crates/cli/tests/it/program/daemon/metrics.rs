@@ -25,7 +25,7 @@ fn what_was_done_is_counted() {
     fail(1, home.trunkline().arg("metrics"));
     assert!(home.daemon().is_none(), "looking starts no daemon");
     for _ in 0..3 {
-        assert_status(&home.on(&server, "true"), 0);
+        assert_status(&home.run_on(&server, "true"), 0);
     }
     let printed = succeed(home.trunkline().arg("metrics"));
     let printed = text(&printed.stdout);
@@ -64,7 +64,7 @@ fn what_was_done_is_counted() {
 #[test]
 fn a_file_for_node_exporter_is_there_for_as_long_as_the_daemon() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let file = home.path("trunkline.prom");
     let write = || finish(home.trunkline().args(["metrics", "--textfile"]).arg(&file));
     assert_status(&write(), 0);
@@ -82,7 +82,7 @@ fn a_file_for_node_exporter_is_there_for_as_long_as_the_daemon() {
 #[test]
 fn prometheus_own_linter_finds_nothing() {
     let (server, home) = (server(), Home::new());
-    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.run_on(&server, "true"), 0);
     let printed = succeed(home.trunkline().arg("metrics"));
     let linted = with_status(
         0,

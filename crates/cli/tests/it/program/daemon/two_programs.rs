@@ -118,7 +118,7 @@ fn ctrl_c_without_the_daemon_ends_the_command_before_the_program() {
     // To all that run on the terminal: the private daemon as well.
     terminal.send("\x03");
     assert!(!terminal.end().success());
-    assert!(told.exists(), "the command was not told: {}", terminal.shown());
+    assert!(told.exists(), "the command was not told: {}", terminal.text());
     wait_until("nothing is left of it", || running(&home).is_none());
 }
 
@@ -141,7 +141,7 @@ fn a_proxy_command_of_a_private_daemon_has_the_terminal() {
         let mut terminal = Terminal::start(shell.env("PROXY", &proxy).env("ALIAS", server.alias()));
         terminal.answer("code? ", "4711\n");
         terminal.answer("reached", "\x04");
-        assert!(terminal.end().success(), "{ssh}: {}", terminal.shown());
+        assert!(terminal.end().success(), "{ssh}: {}", terminal.text());
     }
 }
 

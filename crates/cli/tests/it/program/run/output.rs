@@ -60,7 +60,10 @@ fn hosts_that_fail_alike_share_a_row() {
     let fleet = Fleet::with_hosts(1);
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     for name in ["down1", "down2"] {
-        config = format!("{config}\n{}", fleet.server.host_entry(name).at(closed_address()));
+        config = format!(
+            "{config}\n{}",
+            fleet.server.host_entry(name).with_address(closed_address())
+        );
     }
     fs::write(&fleet.config, config).unwrap();
     let output = with_status(1, fleet.run(&["-H", "box1,down[1-2]", "--quiet"], "echo ran"));
@@ -205,7 +208,7 @@ fn a_terminal_that_cannot_be_drawn_on_gets_no_escape_sequence() {
     let mut terminal = Terminal::start(&shell);
     terminal.expect("end");
     assert_eq!(terminal.end().code(), Some(0));
-    let shown = terminal.shown();
+    let shown = terminal.text();
     for said in ["ran 2", "1 copied", "HOST"] {
         assert!(shown.contains(said), "{shown}");
     }

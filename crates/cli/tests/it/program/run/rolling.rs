@@ -67,7 +67,7 @@ fn only_what_cannot_have_run_is_tried_again() {
     let fleet = Fleet::with_hosts(2);
     let closed = closed_address();
     let config = fs::read_to_string(&fleet.config).unwrap();
-    let entry = fleet.server.host_entry("box2").at(closed);
+    let entry = fleet.server.host_entry("box2").with_address(closed);
     fs::write(&fleet.config, format!("{entry}\n{config}")).unwrap();
     let log = fleet.home.path("log");
     let command = format!("echo ran >> {}; exit 3", log.display());

@@ -48,7 +48,7 @@ fn fleet(hosts: u8) -> (Fleet, PathBuf) {
     let server = builder.start().unwrap();
     let entries = (1..=hosts).map(|n| {
         let addr = ([127, 0, 1, n], server.port()).into();
-        server.host_entry(&format!("box{n}")).at(addr)
+        server.host_entry(&format!("box{n}")).with_address(addr)
     });
     let config = home.config(entries);
     (Fleet { server, home, config }, directory)
@@ -75,7 +75,7 @@ fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
     terminal.answer("password for sudo: ", "right\r");
     terminal.expect("3 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
-    let shown = terminal.shown();
+    let shown = terminal.text();
     // That of the host which asks for nothing may come before the question.
     assert_eq!(shown.matches("deploy: the input").count(), 3, "{shown}");
     assert_eq!(shown.matches("password for sudo").count(), 1, "{shown}");
@@ -148,7 +148,7 @@ fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
     }
     terminal.expect("4 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
-    let shown = terminal.shown();
+    let shown = terminal.text();
     assert_eq!(shown.matches("password for sudo").count(), 4, "{shown}");
 }
 
@@ -159,7 +159,7 @@ fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
     terminal.answer("password for sudo: ", "\x03");
     terminal.expect("interrupted; not started: box[1-2]");
     assert_eq!(terminal.end().signal(), Some(2));
-    let shown = terminal.shown();
+    let shown = terminal.text();
     assert!(
         shown.contains("2 not started") && !shown.contains("box1!") && !shown.contains("nobody gave one"),
         "{shown}"

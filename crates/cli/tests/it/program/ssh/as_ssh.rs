@@ -128,7 +128,7 @@ fn a_quiet_ssh_says_nothing_of_its_own_errors_either() {
     }
     // In a file, too.
     let quiet = home.path("quiet");
-    write_ssh_config(&quiet, [server.host_entry("box").with("LogLevel QUIET")]).unwrap();
+    write_ssh_config(&quiet, [server.host_entry("box").with_line("LogLevel QUIET")]).unwrap();
     agree(
         &home,
         &quiet,

@@ -20,9 +20,9 @@ fn a_password_is_asked_for_on_the_terminal_once_and_never_shown() {
     terminal.answer("assword: ", "correct horse\n");
     terminal.expect("in\r\n");
     assert_eq!(terminal.end().code(), Some(0));
-    assert!(!terminal.shown().contains("horse"), "{:?}", terminal.shown());
+    assert!(!terminal.text().contains("horse"), "{:?}", terminal.text());
     // Warm: nobody is asked, and nobody could be.
-    assert_eq!(text(&home.on(&server, "echo again").stdout), "again\n");
+    assert_eq!(text(&home.run_on(&server, "echo again").stdout), "again\n");
     assert_eq!(server.authentications(), 1);
     assert!(!home.log().contains("horse"));
 }
@@ -124,7 +124,7 @@ fn an_encrypted_key_asks_for_its_passphrase() {
     terminal.answer("Enter passphrase for key", "open sesame\n");
     terminal.expect("in\r\n");
     assert_eq!(terminal.end().code(), Some(0));
-    assert!(!terminal.shown().contains("sesame"));
+    assert!(!terminal.text().contains("sesame"));
     assert!(!home.log().contains("sesame"));
 }
 
@@ -171,8 +171,8 @@ fn the_callers_agent_signs_not_the_daemons() {
     let agent = Agent::with_keys(server.client_keys()).unwrap();
     let mut entry = server
         .host_entry("box")
-        .with("IdentityAgent SSH_AUTH_SOCK")
-        .with("IdentitiesOnly no");
+        .with_line("IdentityAgent SSH_AUTH_SOCK")
+        .with_line("IdentitiesOnly no");
     entry.identities = Vec::new();
     let config = home.config([entry]);
     // The daemon is started by somebody who has no agent.
@@ -207,7 +207,7 @@ fn a_jump_host_and_the_host_behind_it_are_both_kept_warm() {
     let (jump, server, home) = (server(), crate::home::server(), Home::new());
     let entries = [
         jump.host_entry("jump"),
-        server.host_entry("box").with("ProxyJump jump"),
+        server.host_entry("box").with_line("ProxyJump jump"),
     ];
     let config = home.config(entries);
     for _ in 0..3 {
@@ -225,10 +225,13 @@ fn a_jump_host_and_the_host_behind_it_are_both_kept_warm() {
 #[test]
 fn a_server_that_does_not_answer_costs_the_connect_timeout() {
     let (server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     server.trust_at(relay.addr()).unwrap();
     relay.stall();
-    let entry = server.host_entry("box").at(relay.addr()).with("ConnectTimeout 1");
+    let entry = server
+        .host_entry("box")
+        .with_address(relay.addr())
+        .with_line("ConnectTimeout 1");
     let config = home.config([entry]);
     let output = fail(255, home.ssh_with(&config).args(["box", "true"]));
     let said = text(&output.stderr);
@@ -242,14 +245,14 @@ fn a_server_that_does_not_answer_costs_the_connect_timeout() {
 #[test]
 fn a_connection_that_goes_silent_is_noticed_by_server_alive() {
     let (server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     server.trust_at(relay.addr()).unwrap();
     let config = home.path("config");
     let lines = ["ServerAliveInterval 1", "ServerAliveCountMax 1"];
-    let entry = server.host_entry("box").at(relay.addr());
+    let entry = server.host_entry("box").with_address(relay.addr());
     write_ssh_config(
         &config,
-        [lines.iter().fold(entry, |entry, line| entry.with(line))],
+        [lines.iter().fold(entry, |entry, line| entry.with_line(line))],
     )
     .unwrap();
     let mut command = home.ssh_with(&config);

@@ -98,7 +98,7 @@ fn rsa_keys_sign_with_sha_1_where_they_do_with_ssh() {
         let home = Home::new();
         let mut entry = server.host_entry("box");
         if allowed {
-            entry = entry.with("PubkeyAcceptedAlgorithms +ssh-rsa");
+            entry = entry.with_line("PubkeyAcceptedAlgorithms +ssh-rsa");
         }
         let ended = cat_as_ssh(&home, &configure(&home, entry), &askpass(&home));
         assert!(allowed || ended == Some(255));
@@ -125,7 +125,7 @@ fn short_rsa_host_keys_are_believed_as_far_as_ssh_believes_them() {
             .unwrap();
         let mut entry = server
             .host_entry("box")
-            .with(&format!("RequiredRSASize {required}"));
+            .with_line(&format!("RequiredRSASize {required}"));
         entry.known_hosts = home.path("known");
         let public = fs::read_to_string(key.with_extension("pub")).unwrap();
         fs::write(
@@ -148,7 +148,9 @@ fn short_rsa_host_keys_are_believed_as_far_as_ssh_believes_them() {
 fn a_key_that_the_server_takes_keeps_the_host_from_ssh() {
     let server = sshd().start().unwrap();
     let home = Home::new();
-    let mut entry = server.host_entry("box").with("PubkeyAcceptedAlgorithms +ssh-rsa");
+    let mut entry = server
+        .host_entry("box")
+        .with_line("PubkeyAcceptedAlgorithms +ssh-rsa");
     entry.identities.insert(0, {
         let short = home.path("short");
         let made = finish(
@@ -222,7 +224,7 @@ fn other_host_keys_are_learned_without_a_daemon_too() {
         let home = Home::new();
         let file = home.path("known");
         fs::write(&file, &first).unwrap();
-        let mut entry = server.host_entry("box").with("UpdateHostKeys yes");
+        let mut entry = server.host_entry("box").with_line("UpdateHostKeys yes");
         entry.known_hosts.clone_from(&file);
         assert_status(&run(&home, &configure(&home, entry)), 0);
         let keys = || {
@@ -261,7 +263,9 @@ fn what_is_said_is_said_once_with_a_log_too() {
     for options in [&[][..], &["-v"]] {
         let counts = ["ssh", "trunkline"].map(|program| {
             let home = Home::new();
-            let mut entry = server.host_entry("box").with("StrictHostKeyChecking accept-new");
+            let mut entry = server
+                .host_entry("box")
+                .with_line("StrictHostKeyChecking accept-new");
             entry.known_hosts = home.path("known");
             let config = configure(&home, entry);
             let mut command = match program {

@@ -70,7 +70,7 @@ fn a_host_and_a_terminal_can_be_left_out() {
         terminal.answer("a", "xyz.");
         terminal.expect("end");
         terminal.end();
-        let shown = terminal.shown();
+        let shown = terminal.text();
         assert!(!shown.contains('x') && !shown.contains('\x08'), "{shown:?}");
     }
 }

@@ -47,7 +47,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let entries = [
         good.host_entry("good"),
-        good.host_entry("refused").at(nowhere),
+        good.host_entry("refused").with_address(nowhere),
         HostEntry {
             identities: stranger.host_entry("x").identities,
             ..good.host_entry("denied")
@@ -55,14 +55,16 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
         // The system's ssh says 255 of whatever failed: nobody knows.
         HostEntry {
             identities: stranger.host_entry("x").identities,
-            ..good.host_entry("stock").with("VerifyHostKeyDNS yes")
+            ..good.host_entry("stock").with_line("VerifyHostKeyDNS yes")
         },
         HostEntry {
             known_hosts: stranger.known_hosts(),
             ..good.host_entry("unknown")
         },
         jump.host_entry("jump"),
-        good.host_entry("behind").at(nowhere).with("ProxyJump jump"),
+        good.host_entry("behind")
+            .with_address(nowhere)
+            .with_line("ProxyJump jump"),
         punishing.host_entry("punishing"),
         leaving.host_entry("leaving"),
     ];

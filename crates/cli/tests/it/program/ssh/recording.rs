@@ -71,7 +71,7 @@ fn what_a_terminal_shows_is_recorded_and_nothing_that_is_typed() {
     assert_eq!(lines.last().unwrap()[2], "3");
     assert!(!fs::read_to_string(&paths[0]).unwrap().contains("the secret"));
     // Without a terminal there is nothing to see.
-    assert_status(&home.on(&server, "echo hidden"), 0);
+    assert_status(&home.run_on(&server, "echo hidden"), 0);
     assert_eq!(recordings(&home).len(), 1);
 }
 

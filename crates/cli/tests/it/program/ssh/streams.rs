@@ -18,7 +18,7 @@ fn output_and_errors_stay_apart() {
     let (server, home) = (server(), Home::new());
     let output = with_status(
         3,
-        home.on(&server, "printf 'a\\0b\\377'; printf 'e\\n' >&2; exit 3"),
+        home.run_on(&server, "printf 'a\\0b\\377'; printf 'e\\n' >&2; exit 3"),
     );
     assert_eq!(output.stdout, b"a\0b\xff");
     assert_eq!(output.stderr, b"e\n");

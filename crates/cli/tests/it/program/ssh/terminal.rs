@@ -60,13 +60,11 @@ fn much_output_on_a_slow_terminal_does_not_hold_up_an_interrupt() {
     command.args(["-t", server.alias(), "trap 'exit 7' INT; yes"]);
     let mut terminal = Terminal::start(&command);
     terminal.becomes_slow();
-    wait_until("all that can be under way is", || {
-        terminal.shown().len() > 1 << 20
-    });
-    let before = terminal.shown().len();
+    wait_until("all that can be under way is", || terminal.text().len() > 1 << 20);
+    let before = terminal.text().len();
     terminal.send("\x03");
     assert_eq!(terminal.end().code(), Some(7));
-    let behind = terminal.shown().len() - before;
+    let behind = terminal.text().len() - before;
     assert!(behind < 8 << 20, "{behind} bytes came after it");
 }
 
@@ -143,7 +141,7 @@ fn what_escapes_show_is_what_ssh_shows() {
             terminal.send(typed);
             terminal.expect(shown);
         }
-        let shown = terminal.shown();
+        let shown = terminal.text();
         terminal.send("~.");
         assert_eq!(terminal.end().code(), Some(255));
         // A session of ours ends alone, as one on an ssh's shared connection does.

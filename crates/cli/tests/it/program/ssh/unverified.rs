@@ -26,9 +26,9 @@ impl Impostor {
         let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
         let known = home.path("known_hosts");
         fs::write(&known, line).unwrap();
-        let mut entry = server.host_entry("box").with("StrictHostKeyChecking no");
+        let mut entry = server.host_entry("box").with_line("StrictHostKeyChecking no");
         entry.known_hosts = known;
-        let target = server.host_entry("target").with("ProxyJump box");
+        let target = server.host_entry("target").with_line("ProxyJump box");
         let config = home.config([entry, target]);
         Self { home, server, config }
     }

@@ -176,10 +176,10 @@ mod sockets {
         assert!(waits_for(&mut connection, &mut [0]).await);
         let late = tokio::time::Instant::now() + Duration::from_secs(24 * 60 * 60);
         timer(&mut connection).reset(late);
-        connection.asked();
+        connection.expect_reply();
         let soon = timer(&mut connection).deadline();
         assert!(soon < late);
-        connection.asked();
+        connection.expect_reply();
         assert_eq!(
             timer(&mut connection).deadline(),
             soon,

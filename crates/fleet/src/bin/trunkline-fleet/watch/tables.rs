@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use trunkline_fleet::watching::report::{
     FleetUpdate, JobReport, MoveReport, NodeReport, NodeState, StreamReport,
 };
-use trunkline_text::counted;
+use trunkline_text::count_of;
 use trunkline_watch::table::{BOLD, Column, Lines, Palette, Subject, bar, line, natural, number, text};
 use trunkline_watch::{News, time};
 
@@ -219,19 +219,19 @@ fn totals(model: &FleetModel) -> String {
         .collect();
     // A terminal of 80 columns has room for all of it.
     let mut words = match others.is_empty() {
-        true => format!("{} up", counted(totals.up, "node")),
+        true => format!("{} up", count_of(totals.up, "node")),
         false => format!("{} up{}", totals.up, others.concat()),
     };
-    words += &format!("; {}", counted(totals.shards, "shard"));
+    words += &format!("; {}", count_of(totals.shards, "shard"));
     if totals.free > 0 {
         words += &format!(", {} free", totals.free);
     }
-    words += &format!("; {}", counted(totals.running_jobs, "open job"));
+    words += &format!("; {}", count_of(totals.running_jobs, "open job"));
     if totals.running_hosts > 0 {
         words += &format!(" on {} hosts", totals.running_hosts);
     }
     if totals.running_streams > 0 {
-        words += &format!("; {}", counted(totals.running_streams, "stream"));
+        words += &format!("; {}", count_of(totals.running_streams, "stream"));
     }
     if model.fleet.older_jobs > 0 {
         words += &format!("; {} older jobs", model.fleet.older_jobs);
@@ -516,7 +516,7 @@ fn about_node(model: &FleetModel, node: &NodeReport) -> Lines {
     line(&mut lines, "why", node.trouble.clone().unwrap_or_default());
     line(&mut lines, "version", &node.version);
     if running(node) > 0 {
-        line(&mut lines, "runs on", counted(running(node) as usize, "host"));
+        line(&mut lines, "runs on", count_of(running(node) as usize, "host"));
     }
     line(&mut lines, "heard of", format!("{} ago", ago(model, node.heard)));
     for zone in model.zones.keys() {
@@ -537,7 +537,7 @@ fn about_node(model: &FleetModel, node: &NodeReport) -> Lines {
 }
 
 fn in_words(model: &FleetModel, moved: &MoveReport) -> String {
-    let shards = counted(moved.shards as usize, "shard");
+    let shards = count_of(moved.shards as usize, "shard");
     let from = moved
         .from
         .as_ref()
@@ -661,7 +661,7 @@ fn about_stream(model: &FleetModel, stream: &StreamReport) -> Lines {
         line(
             &mut lines,
             "",
-            format!("and {}", counted(stream.more_nodes as usize, "more node")),
+            format!("and {}", count_of(stream.more_nodes as usize, "more node")),
         );
     }
     lines

@@ -74,7 +74,7 @@ fn a_host_that_cannot_be_reached_has_ssh_s_name_in_each_message_at_each_log_leve
     let home = Home::new();
     let server = sshd().config("MaxAuthTries 1").start().unwrap();
     let keys = ["one", "two"].map(|name| KeyPair::generate(server.dir(), name, KeyType::Ed25519).unwrap());
-    let named = |alias: &str| server.host_entry(alias).with("HostName LocalHost");
+    let named = |alias: &str| server.host_entry(alias).with_line("HostName LocalHost");
     let strangers = |alias: &str, keys: &[KeyPair]| HostEntry {
         identities: keys.iter().map(|key| key.private_path().into()).collect(),
         ..named(alias)
@@ -82,38 +82,43 @@ fn a_host_that_cannot_be_reached_has_ssh_s_name_in_each_message_at_each_log_leve
     let nowhere = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let known = "NoHostAuthenticationForLocalhost yes";
     let entries = [
-        ("closes", named("closes").at(serve(end))),
+        ("closes", named("closes").with_address(serve(end))),
         (
             "leaves",
-            named("leaves").at(serve(|client| {
+            named("leaves").with_address(serve(|client| {
                 client.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n")?;
                 end(client)
             })),
         ),
         (
             "silent",
-            named("silent").at(serve(|_| Ok(()))).with("ConnectTimeout 1"),
+            named("silent")
+                .with_address(serve(|_| Ok(())))
+                .with_line("ConnectTimeout 1"),
         ),
-        ("refuses", named("refuses").at(nowhere)),
-        ("stranger", strangers("stranger", &keys[..1]).with(known)),
-        ("many", strangers("many", &keys).with(known)),
-        ("old", named("old").with("Ciphers aes128-cbc").with(known)),
-        ("unknown", named("unknown").with("StrictHostKeyChecking yes")),
+        ("refuses", named("refuses").with_address(nowhere)),
+        ("stranger", strangers("stranger", &keys[..1]).with_line(known)),
+        ("many", strangers("many", &keys).with_line(known)),
+        (
+            "old",
+            named("old").with_line("Ciphers aes128-cbc").with_line(known),
+        ),
+        ("unknown", named("unknown").with_line("StrictHostKeyChecking yes")),
         (
             "alias",
             named("alias")
-                .with("StrictHostKeyChecking yes")
-                .with("HostKeyAlias elsewhere"),
+                .with_line("StrictHostKeyChecking yes")
+                .with_line("HostKeyAlias elsewhere"),
         ),
         (
             "nameless",
-            server.host_entry("nameless").with("HostName %h.Invalid"),
+            server.host_entry("nameless").with_line("HostName %h.Invalid"),
         ),
-        ("no-subsystem", named("no-subsystem").with(known)),
+        ("no-subsystem", named("no-subsystem").with_line(known)),
     ];
     let others = [
         server.host_entry("box"),
-        named("quiet").at(nowhere).with("LogLevel QUIET"),
+        named("quiet").with_address(nowhere).with_line("LogLevel QUIET"),
     ];
     let all = entries.iter().map(|(_, entry)| entry.clone()).chain(others);
     let config = home.config(all);
@@ -147,14 +152,14 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
     for level in LEVELS {
         for stalls in [false, true] {
             let outputs = [0, 1, 2].map(|way| {
-                let relay = Relay::to(server.addr()).unwrap();
+                let relay = Relay::start(server.addr()).unwrap();
                 let host = server
                     .host_entry("box")
-                    .at(relay.addr())
-                    .with("HostName LocalHost")
-                    .with("NoHostAuthenticationForLocalhost yes")
-                    .with("ServerAliveInterval 1")
-                    .with("ServerAliveCountMax 1");
+                    .with_address(relay.addr())
+                    .with_line("HostName LocalHost")
+                    .with_line("NoHostAuthenticationForLocalhost yes")
+                    .with_line("ServerAliveInterval 1")
+                    .with_line("ServerAliveCountMax 1");
                 let config = home.config([host]);
                 let [ssh, daemon, _, alone] = ways(&home, &config);
                 let mut command = [ssh, daemon, alone].into_iter().nth(way).unwrap();
@@ -175,8 +180,8 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
 fn a_host_behind_a_jump_host_that_needs_the_system_s_ssh_is_left_to_it_too() {
     let home = Home::new();
     let server = sshd().config("Ciphers +aes128-cbc").start().unwrap();
-    let old = server.host_entry("old").with("Ciphers aes128-cbc");
-    let behind = server.host_entry("behind").with("ProxyJump old");
+    let old = server.host_entry("old").with_line("Ciphers aes128-cbc");
+    let behind = server.host_entry("behind").with_line("ProxyJump old");
     let config = home.config([old, behind, server.host_entry("box")]);
     for row in [
         &["behind", "echo out; exit 3"][..],

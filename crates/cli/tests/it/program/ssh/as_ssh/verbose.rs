@@ -147,7 +147,7 @@ fn a_jump_hosts_connection_shows_too() {
         &config,
         [
             jump.host_entry("jump"),
-            server.host_entry("box").with("ProxyJump jump"),
+            server.host_entry("box").with_line("ProxyJump jump"),
         ],
     )
     .unwrap();

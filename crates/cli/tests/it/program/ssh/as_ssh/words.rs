@@ -148,8 +148,10 @@ fn what_fails_at_a_jump_host_is_told_in_ssh_s_words() {
         [
             jump.host_entry("jump"),
             target.host_entry("box"),
-            target.host_entry("refusing").at(nowhere),
-            target.host_entry("unknown").with("HostName no-such-host.invalid"),
+            target.host_entry("refusing").with_address(nowhere),
+            target
+                .host_entry("unknown")
+                .with_line("HostName no-such-host.invalid"),
             HostEntry {
                 identities: vec![stranger.private_path().into()],
                 ..target.host_entry("stranger")
@@ -182,7 +184,7 @@ fn what_fails_at_a_jump_host_is_told_in_ssh_s_words() {
 #[test]
 fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_have_run() {
     let (server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via("box", relay.addr()).unwrap();
     let lost = |mut command: Command| {
         let child = start(command.args(["box", "echo up; exec sleep 1000"]));
@@ -204,7 +206,7 @@ fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_hav
 #[test]
 fn a_server_that_closes_at_once_is_tried_once() {
     let (mut server, home) = (server(), Home::new());
-    let relay = Relay::to(server.addr()).unwrap();
+    let relay = Relay::start(server.addr()).unwrap();
     let config = server.ssh_config_via("box", relay.addr()).unwrap();
     let tries = |mut command: Command| {
         let before = relay.connections();
