@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::net::UnixStream;
 use trunkline::transfer::{Location, Progress, Snapshot};
 use trunkline::{Error, Execution, ExitStatus, SessionControl};
-use trunkline_control::protocol::{CopyEnd, Exit, Reply};
+use trunkline_control::protocol::{CopyEnd, Reply};
 
 use crate::Audit;
 use crate::asker::Asker;
@@ -233,11 +233,8 @@ impl Entry {
     /// Records its end, by what a client was told last.
     pub fn end_by(&self, last: &Reply) {
         self.end(match last {
-            Reply::Exit(Exit::Status(status)) => Outcome::exit_status(*status),
-            Reply::Exit(Exit::Signal(signal, _)) => Outcome::signal(signal),
-            Reply::Exit(Exit::Unknown) | Reply::Measured(_) | Reply::RemoteNames(_) => {
-                Outcome::new(Execution::Finished)
-            }
+            Reply::Exit(exit) => of_exit(exit),
+            Reply::Measured(_) | Reply::RemoteNames(_) => Outcome::new(Execution::Finished),
             // As `failed`.
             Reply::Failed(failure) => Outcome {
                 error: Some(failure.message.clone()),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use trunkline_request::ExitStatus;
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline_request::destination::Destination;
@@ -26,7 +27,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon only serves clients of its own version; see [`Reply::Welcome`].
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// The longest frame, without its length. The largest thing in a frame is the caller's environment.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -539,9 +540,9 @@ pub enum Reply {
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The session's command has ended with this status, but the session has not: another process has the command's
     /// output. Only sent if requested ([`SessionRequest::tell_exit`]).
-    Exited(Exit),
+    Exited(ExitStatus),
     /// The session has ended: last frame.
-    Exit(Exit),
+    Exit(ExitStatus),
     /// The request has failed: last frame.
     Failed(Failure),
     /// The host needs the system's ssh: last frame; nothing was started.
@@ -644,16 +645,6 @@ impl std::fmt::Display for CopyCipher {
         let Self { name, compressed } = self;
         write!(f, "{name}{}", if *compressed { " with zlib" } else { "" })
     }
-}
-
-/// The end of a session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Exit {
-    Status(u32),
-    /// The signal without "SIG", and true if it left a core file.
-    Signal(String, bool),
-    /// The server did not say.
-    Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

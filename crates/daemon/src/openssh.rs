@@ -24,8 +24,8 @@ use trunkline::{Absence, Engine, Error, ErrorKind, Invalid};
 use crate::deadline::Deadline;
 use crate::place::{Place, make_private};
 use crate::protocol::{
-    Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest, Stdio,
-    Transport,
+    ExitStatus, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
+    Stdio, Transport,
 };
 use crate::reports;
 use crate::reports::unusable_directory;
@@ -278,8 +278,8 @@ pub(crate) async fn session(
                     ErrorKind::Network,
                     format!("{name}: the system's ssh ended with status 255: it failed, or its command ended so"),
                 ),
-                Some(code) => Reply::Exit(Exit::Status(code.unsigned_abs())),
-                None => Reply::Exit(Exit::Unknown),
+                Some(code) => Reply::Exit(ExitStatus::Exited(code.unsigned_abs())),
+                None => Reply::Exit(ExitStatus::Unknown),
             })
         }
         // Dropping the child kills it. It passes on no signals.

@@ -9,7 +9,7 @@ use tokio::sync::{SetOnce, mpsc, oneshot};
 use trunkline::prompt::{Prompt, PromptKind};
 use trunkline::{ExitStatus, Interaction};
 use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter};
-use trunkline_control::protocol::{Exit, Program, Reply, Request, SessionRequest};
+use trunkline_control::protocol::{Program, Reply, Request, SessionRequest};
 use trunkline_request::failure::{ErrorKind, Failure};
 
 /// Sends requests to a session. It ends with its last clone: the daemon's client has left.
@@ -197,8 +197,8 @@ impl Attended {
                 reply = self.replies.next() => reply?,
             };
             match reply {
-                Reply::Exit(exit) => return Ok(Ok(status_of(exit))),
-                Reply::Exited(exit) => drop(self.course.exit.set(status_of(exit))),
+                Reply::Exit(exit) => return Ok(Ok(exit)),
+                Reply::Exited(exit) => drop(self.course.exit.set(exit)),
                 Reply::Failed(failure) => return Ok(Err(failure)),
                 Reply::UseSystemSsh { reasons, .. } => {
                     let message = format!("this host needs the system's ssh: {}", reasons.join("; "));
@@ -243,14 +243,6 @@ impl Attended {
         if let Some(started) = self.started.take() {
             let _ = started.send(outcome);
         }
-    }
-}
-
-fn status_of(exit: Exit) -> ExitStatus {
-    match exit {
-        Exit::Status(status) => ExitStatus::Exited(status),
-        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
-        Exit::Unknown => ExitStatus::Unknown,
     }
 }
 

@@ -17,9 +17,7 @@ pub mod sftp;
 pub mod transfer;
 pub mod tune;
 
-pub use connection::channel::{
-    ChannelCloser, ChannelEnd, ChannelReader, ChannelStream, ChannelWriter, ExitStatus,
-};
+pub use connection::channel::{ChannelCloser, ChannelEnd, ChannelReader, ChannelStream, ChannelWriter};
 pub use connection::login::{
     Agreement, Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NewPassword, NextAttempt,
     Signing, Verification, WantsProof, refused_by_program,
@@ -40,4 +38,5 @@ pub use trunkline_config::interaction::{self, Interaction};
 pub use trunkline_config::ssh_config as config;
 pub use trunkline_config::{agent, destination, host_key, hosts, keys, known_hosts, os_bytes, prompt};
 pub use trunkline_proto::{ChannelRequest, TerminalSize};
+pub use trunkline_request::ExitStatus;
 pub use trunkline_text::Printable;

@@ -17,8 +17,8 @@ use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use trunkline_control::client::ClientError;
 use trunkline_control::program::ProgramError;
-use trunkline_control::protocol::Exit;
 use trunkline_control::socket::{FrameError, FrameReader, FrameWriter, split};
+use trunkline_request::ExitStatus;
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::Failure;
 
@@ -118,7 +118,7 @@ pub enum StreamNews {
     /// It runs no longer, and is begun again.
     Lost(String),
     /// It has ended.
-    Ended(Exit),
+    Ended(ExitStatus),
     /// It does not work.
     Failed(String),
     /// A node does not run it, or waits, for this reason.
@@ -150,7 +150,7 @@ pub enum FleetReply {
     /// So many messages of the output of a host are lost.
     Incomplete(u32, u64),
     /// The command has ended.
-    Ended(u32, Exit),
+    Ended(u32, ExitStatus),
     /// Nobody started it, for this reason, and nobody will.
     NotStarted(u32, String),
     /// It did not work.

@@ -134,13 +134,8 @@ impl Default for Metrics {
 }
 
 impl trunkline_http::metrics::Metrics for Metrics {
-    fn open_metrics(&self) -> String {
-        let mut text = String::new();
-        // Writing to a String fails only where an encoder does, which is a mistake of ours: what was written is right.
-        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
-            tracing::warn!("metrics: {error}");
-        }
-        text
+    fn registry(&self) -> &Registry {
+        &self.registry
     }
 }
 

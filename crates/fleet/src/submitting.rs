@@ -13,6 +13,7 @@ use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
 use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
+use crate::watching::report::JobReport;
 
 /// The time that announced output may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
@@ -329,34 +330,11 @@ pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>
     Ok(places.filter_map(|place| hosts.get(place).cloned()).collect())
 }
 
-/// A job at a moment, with how many of its hosts are how far.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobStatus {
-    /// Its name.
-    pub job: JobId,
-    /// The public nkey of who submitted it.
-    pub submitter: String,
-    /// Seconds since 1970 when it was submitted, by the submitter's clock.
-    pub at: u64,
-    /// All of them.
-    pub hosts: u32,
-    /// Those that are being executed.
-    pub running: u32,
-    /// Those that returned 0.
-    pub succeeded: u32,
-    /// Those that did not.
-    pub failed: u32,
-    /// Those that were not and will not be started.
-    pub not_started: u32,
-    /// Those that may have started.
-    pub unknown: u32,
-}
-
-/// The jobs that the fleet keeps, the oldest first.
+/// The jobs that the fleet keeps, the oldest first: without their cancellation and failures.
 ///
 /// # Errors
 /// Where NATS does not answer.
-pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
+pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobReport>, BucketError> {
     let mut jobs = BTreeMap::new();
     for entry in standing(&bucket.state, "job.*.order").await? {
         let Some(job) = entry.key.split('.').nth(1) else {
@@ -368,18 +346,14 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
         let Ok(order) = order::read::<JobTerms>(&bucket.charter, &job, &entry.value, got) else {
             continue;
         };
-        let status = JobStatus {
-            job: job.clone(),
+        let report = JobReport {
+            job: job.0.clone(),
             submitter: order.submitter,
             at: order.at,
             hosts: order.hosts,
-            running: 0,
-            succeeded: 0,
-            failed: 0,
-            not_started: 0,
-            unknown: 0,
+            ..JobReport::default()
         };
-        jobs.insert(job, status);
+        jobs.insert(job, report);
     }
     for entry in standing(&bucket.state, "job.*.fate.*").await? {
         let Ok(Key::Fate(job, _)) = entry.key.parse() else {
@@ -394,7 +368,7 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
             Fate::Unknown { .. } => &mut job.unknown,
         } += 1;
     }
-    let mut jobs: Vec<JobStatus> = jobs.into_values().collect();
+    let mut jobs: Vec<JobReport> = jobs.into_values().collect();
     jobs.sort_by_key(|job| job.at);
     Ok(jobs)
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HOST};
 use hyper::{Method, Request, Response, StatusCode};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::{Body, other_method, response};
@@ -20,8 +22,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A source of metrics.
 pub trait Metrics: Send + Sync + 'static {
-    /// All of them at this moment, as OpenMetrics text.
-    fn open_metrics(&self) -> String;
+    /// All of them.
+    fn registry(&self) -> &Registry;
+
+    /// Their values at this moment, as OpenMetrics text.
+    fn open_metrics(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String fails only where an encoder does, which is a mistake of ours: what was written is right.
+        if let Err(error) = encode(&mut text, self.registry()) {
+            tracing::warn!("metrics: {error}");
+        }
+        text
+    }
 
     /// The same as Prometheus' own text, which node_exporter reads from files.
     fn text(&self) -> String {
@@ -130,6 +142,7 @@ fn prometheus_text(open_metrics: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -153,11 +166,11 @@ mod tests {
         assert_eq!(prometheus_text(open), text);
     }
 
-    struct One;
+    struct One(Registry);
 
     impl Metrics for One {
-        fn open_metrics(&self) -> String {
-            "# HELP c C.\n# TYPE c gauge\nc 2\n# EOF\n".into()
+        fn registry(&self) -> &Registry {
+            &self.0
         }
     }
 
@@ -166,7 +179,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("metrics.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let serving = tokio::spawn(async move { serve(Arc::new(One), Some(listener), 0).await });
+        let mut one = One(Registry::default());
+        let gauge: Gauge = Gauge::default();
+        gauge.set(2);
+        one.0.register("c", "C", gauge);
+        let serving = tokio::spawn(async move { serve(Arc::new(one), Some(listener), 0).await });
         let ask = async |request: &str| {
             let mut stream = UnixStream::connect(&socket).await.unwrap();
             stream.write_all(request.as_bytes()).await.unwrap();

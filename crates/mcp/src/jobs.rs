@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use trunkline::ExitStatus;
 use trunkline_audit::Entry;
-use trunkline_control::protocol::{Exit, Reply};
+use trunkline_control::protocol::Reply;
 use trunkline_embed::{
     Control, ErrorKind, Execution, Failure, Input, Output, Program, Route, SessionOptions,
 };
@@ -276,11 +276,7 @@ fn timed_out(after: Duration) -> Failure {
 /// Returns the daemon's last reply for the audit trail.
 fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
     match end {
-        Ok(ExitStatus::Exited(status)) => Reply::Exit(Exit::Status(*status)),
-        Ok(ExitStatus::Signaled { signal, core_dumped }) => {
-            Reply::Exit(Exit::Signal(signal.clone(), *core_dumped))
-        }
-        Ok(ExitStatus::Unknown) => Reply::Exit(Exit::Unknown),
+        Ok(exit) => Reply::Exit(exit.clone()),
         Err(failure) => Reply::Failed(failure.clone()),
     }
 }

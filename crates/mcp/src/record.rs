@@ -56,7 +56,7 @@ impl Trail {
 /// Records the end of something other than a command.
 pub(crate) fn end<T>(entry: &Entry, outcome: &Result<T, Failure>) {
     entry.end_by(&match outcome {
-        Ok(_) => Reply::Exit(trunkline_control::protocol::Exit::Unknown),
+        Ok(_) => Reply::Exit(trunkline::ExitStatus::Unknown),
         Err(failure) => Reply::Failed(failure.clone()),
     });
 }

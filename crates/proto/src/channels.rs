@@ -398,12 +398,7 @@ impl Channels {
         self.events.pop_front()
     }
 
-    /// Returns whether [`Self::next_message`] would return something.
-    pub fn has_messages(&self) -> bool {
-        !self.control.messages.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
-    }
-
-    /// Returns the next message to seal.
+    /// The next message to seal.
     pub fn next_message(&mut self) -> Option<Outgoing> {
         loop {
             if let Some(control) = self.control.pop() {

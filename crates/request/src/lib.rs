@@ -9,6 +9,7 @@ mod backoff;
 pub mod connection;
 pub mod copy;
 pub mod destination;
+mod exit;
 pub mod failure;
 pub mod hosts;
 mod log_level;
@@ -23,6 +24,7 @@ mod waiting;
 mod world;
 
 pub use backoff::Backoff;
+pub use exit::ExitStatus;
 pub use failure::words_of;
 pub use log_level::{LogLevel, LogLine};
 pub use prompt::PromptKind;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use trunkline::ExitStatus;
-use trunkline_control::protocol::Exit;
 use trunkline_embed::Ran;
 use trunkline_fleet_client::{
     Canceller, Fleet, FleetHost, FleetLimits, FleetReply, FleetRequest, HOSTS_IN_A_FRAME, LONGEST_INPUT,
@@ -192,7 +191,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
         }
     }
 
-    fn note_exit(&mut self, host: usize, exit: Exit) {
+    fn note_exit(&mut self, host: usize, exit: ExitStatus) {
         let lost = self.hosts.get(host).and_then(Option::as_ref);
         let lost = lost.map_or(0, |collected| collected.lost);
         if lost > 0 {
@@ -205,12 +204,7 @@ impl<F: FnMut(usize, FleetRan)> Following<F> {
             };
             return self.note_failure(host, failure, true);
         }
-        let status = match exit {
-            Exit::Status(status) => ExitStatus::Exited(status),
-            Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
-            Exit::Unknown => ExitStatus::Unknown,
-        };
-        self.end(host, Ok(status), false);
+        self.end(host, Ok(exit), false);
     }
 
     fn note_failure(&mut self, host: usize, failure: Failure, is_of_fleet: bool) {

@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use trunkline_control::client::{Call, ClientError};
 use trunkline_control::protocol::{
-    Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
-    Tty,
+    Escapes, ExitStatus, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio,
+    TerminalInfo, Tty,
 };
 use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step};
 use trunkline_control::terminal::modes::{self, WindowSize};
@@ -191,7 +191,7 @@ fn run(
         if let Some(mut call) = backend.call(streams.request(args, console.level)?, &passed)? {
             let mut hostname = String::new();
             match until_it_talks(&mut call, &mut hostname) {
-                Ok(Reply::Exit(Exit::Status(status))) => {
+                Ok(Reply::Exit(ExitStatus::Exited(status))) => {
                     // The end of the process closes the call.
                     std::mem::forget(call);
                     return Ok(Outcome::Code(low_byte(status)));
@@ -594,15 +594,15 @@ impl Talk<'_> {
             Reply::Exit(exit) => {
                 self.say_closed();
                 return Ok(Some(Outcome::Code(match exit {
-                    Exit::Status(status) => low_byte(status),
+                    ExitStatus::Exited(status) => low_byte(status),
                     // The reader of its output has had enough (`| head`).
-                    Exit::Signal(name, _) if name == "PIPE" => OWN_ERROR,
-                    Exit::Signal(name, _) => {
+                    ExitStatus::Signaled { signal: name, .. } if name == "PIPE" => OWN_ERROR,
+                    ExitStatus::Signaled { signal: name, .. } => {
                         let text = format!("trunkline: the command was ended by SIG{name}");
                         self.console.log(LogLevel::Info, &text);
                         OWN_ERROR
                     }
-                    Exit::Unknown => OWN_ERROR,
+                    ExitStatus::Unknown => OWN_ERROR,
                 })));
             }
             Reply::Failed(failure) => {

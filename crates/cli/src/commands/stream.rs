@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 use serde::Serialize;
 use trunkline_control::client::ClientError;
 use trunkline_control::descriptors::raise_limit;
-use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
+use trunkline_control::protocol::{ExitStatus, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_control::sink::{Sink, Target};
 use trunkline_request::failure::{self, Execution};
 use trunkline_request::hosts::{Skipped, Target as Host};
@@ -313,12 +313,12 @@ pub enum Event<'a> {
     },
 }
 
-impl<'a> From<&'a Exit> for Event<'a> {
-    fn from(exit: &'a Exit) -> Self {
+impl<'a> From<&'a ExitStatus> for Event<'a> {
+    fn from(exit: &'a ExitStatus) -> Self {
         let (status, signal) = match exit {
-            Exit::Status(status) => (Some(*status), None),
-            Exit::Signal(signal, _) => (None, Some(signal.as_str())),
-            Exit::Unknown => (None, None),
+            ExitStatus::Exited(status) => (Some(*status), None),
+            ExitStatus::Signaled { signal, .. } => (None, Some(signal.as_str())),
+            ExitStatus::Unknown => (None, None),
         };
         Self::Ended { status, signal }
     }
@@ -463,7 +463,7 @@ impl<'a> Display<'a> {
 
 /// The end of one attempt.
 enum Attempt {
-    Exited(Exit),
+    Exited(ExitStatus),
     /// For a temporary reason.
     Lost(String),
     /// For a permanent reason.
@@ -525,7 +525,7 @@ impl Follower<'_> {
             let (reason, end) = match attempt {
                 Attempt::Exited(exit) => {
                     self.view.tell(name, Event::from(&exit));
-                    let is_success = matches!(exit, Exit::Status(0));
+                    let is_success = matches!(exit, ExitStatus::Exited(0));
                     ("the command ended".to_owned(), Some(is_success))
                 }
                 Attempt::Lost(reason) => (reason, None),

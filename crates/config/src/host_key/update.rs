@@ -227,16 +227,6 @@ pub struct ProvenUpdate {
 }
 
 impl ProvenUpdate {
-    /// The keys that will be added.
-    pub fn keys_to_add(&self) -> &[Bytes] {
-        &self.add
-    }
-
-    /// The keys that will be removed.
-    pub fn keys_to_remove(&self) -> &[Bytes] {
-        &self.remove
-    }
-
     /// Returns the changes, one line for each key, for the user.
     pub fn describe(&self) -> String {
         let line = |what: &str, key: &Bytes| {
@@ -424,10 +414,7 @@ mod tests {
         let proven = update
             .prove(b"id", "ssh-ed25519", &host.proof(b"id", "rsa-sha2-256"))
             .unwrap();
-        assert_eq!(
-            (proven.keys_to_add().len(), proven.keys_to_remove()),
-            (2, &[key(7)][..])
-        );
+        assert_eq!((proven.add.len(), &proven.remove[..]), (2, &[key(7)][..]));
         assert!(
             proven.question().contains("new RSA key SHA256:"),
             "{}",

@@ -84,7 +84,7 @@ impl Events for OverControlSocket<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Exit;
+    use crate::protocol::ExitStatus;
 
     #[tokio::test]
     async fn only_who_asked_for_it_hears_how_a_command_ended_before_its_session() {
@@ -94,7 +94,7 @@ mod tests {
                 tell_exit,
                 ..OverControlSocket::plain(&replies, true)
             };
-            events.tell(Reply::Exited(Exit::Status(0))).await.unwrap();
+            events.tell(Reply::Exited(ExitStatus::Exited(0))).await.unwrap();
             assert_eq!(told.try_recv().is_ok(), tell_exit);
         }
     }

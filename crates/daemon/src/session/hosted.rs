@@ -9,7 +9,7 @@ use trunkline::{ChannelStream, Error, Execution, Host, PredictMode};
 use super::asked::{Asked, Departure};
 use super::events::OverControlSocket;
 use super::forwards::Forwards;
-use super::running::{Running, as_told};
+use super::running::Running;
 use super::spec::Spec;
 use super::streams::{Streams, tunnel};
 use crate::protocol::{Escapes, Predict, Program, Reply, Request};
@@ -168,7 +168,7 @@ impl Hosted<'_> {
         let ((), ended) = tokio::try_join!(biased; showing, run)?;
         let said = format!("Exit status {}", ended.code());
         asked.observers.say(LogLevel::Debug1, said);
-        Ok(Reply::Exit(as_told(ended)))
+        Ok(Reply::Exit(ended))
     }
 
     fn running<'a>(

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
 use trunkline::{Absence, Error, Host, IncomingConnection};
 
-use crate::protocol::{Exit, Reply, Request};
+use crate::protocol::{ExitStatus, Reply, Request};
 use crate::reports::plain_begun;
 
 /// Connections that wait for one client. More wait in the engine, which refuses an excess.
@@ -96,7 +96,7 @@ impl Waiting {
                     Some(Request::Refuse(number)) => self.refuse(number),
                     Some(Request::Input(data)) if data.is_empty() => break,
                     Some(_) => {}
-                    None => return Ok(Reply::Exit(Exit::Status(0))),
+                    None => return Ok(Reply::Exit(ExitStatus::Exited(0))),
                 },
                 offered = next => {
                     let Some((connection, _place)) = offered else {
@@ -124,7 +124,7 @@ impl Waiting {
                 _ = places.acquire_many(all) => break,
             }
         }
-        Ok(Reply::Exit(Exit::Status(0)))
+        Ok(Reply::Exit(ExitStatus::Exited(0)))
     }
 
     fn refuse(&self, number: u64) {

@@ -19,7 +19,7 @@ use super::forwards::Forwards;
 use super::observers::Observers;
 use super::streams::{Sink, Streams, discard, drain_to_end};
 use crate::deadline::Deadline;
-use crate::protocol::{Exit, Reply, Request};
+use crate::protocol::{Reply, Request};
 
 /// The time that a command gets to end, after a signal or when its output is no longer read, before its session is
 /// closed.
@@ -115,7 +115,7 @@ impl<'a, E: Events> Running<'a, E> {
         loop {
             tokio::select! {
                 error = connection.wait_for_end() => return Err(error),
-                _ = &mut attended => return Ok(Reply::Exit(Exit::Status(0))),
+                _ = &mut attended => return Ok(Reply::Exit(ExitStatus::Exited(0))),
                 Ok(()) = apart.changed() => {
                     let apart = *apart.borrow_and_update();
                     let connections = self.host.lanes().into_iter().map(|lane| lane.report).collect();
@@ -256,7 +256,7 @@ impl<E: Events> Pump<'_, E> {
         match tokio::time::timeout(BURST, &mut over).await {
             Ok(ended) => ended,
             Err(_) => {
-                let _ = self.running.events.tell(Reply::Exited(as_told(exit))).await;
+                let _ = self.running.events.tell(Reply::Exited(exit)).await;
                 over.await
             }
         }
@@ -302,16 +302,7 @@ impl<E: Events> Pump<'_, E> {
     }
 }
 
-/// Converts a command's exit status for the protocol.
-pub(crate) fn as_told(exit: ExitStatus) -> Exit {
-    match exit {
-        ExitStatus::Exited(status) => Exit::Status(status),
-        ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
-        ExitStatus::Unknown => Exit::Unknown,
-    }
-}
-
-/// Combines the results of a session whose streams have ended.
+/// The end of a session whose streams have ended.
 fn combine(written: io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
     let status = status?;
     // A reader that has left had enough. A full disk loses output.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use trunkline::{ChannelReader, ChannelStream, ChannelWriter, Error, Host, Invalid, SessionControl};
 
 use super::events::{Events, Inputs};
-use crate::protocol::{Exit, Reply, Request, Stdio};
+use crate::protocol::{ExitStatus, Reply, Request, Stdio};
 use crate::stdio::{Input, Output};
 use terminal_input::TerminalInput;
 use trunkline_audit::Entry;
@@ -157,7 +157,7 @@ pub(crate) async fn tunnel(
         () = carry => {}
         () = attend => {}
     }
-    Reply::Exit(Exit::Status(0))
+    Reply::Exit(ExitStatus::Exited(0))
 }
 
 /// Feeds a tunnel its input until the client's end or the channel's.

@@ -16,6 +16,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, ChannelRequest, Started};
+use trunkline_request::ExitStatus;
 
 use super::queue::{self, queue};
 use crate::connection::lease::Lease;
@@ -258,63 +259,7 @@ impl ChannelShared {
     }
 }
 
-/// The end of a session's command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It exited with this status.
-    Exited(u32),
-    /// A signal ended it.
-    Signaled {
-        /// The signal's name without "SIG".
-        signal: String,
-        /// Whether it dumped core.
-        core_dumped: bool,
-    },
-    /// The channel closed without an exit status. For a shell or a subsystem that is usual; for a command it means that
-    /// the server was killed under it.
-    Unknown,
-}
-
-impl ExitStatus {
-    /// Returns whether the command exited with status 0.
-    pub fn success(&self) -> bool {
-        *self == Self::Exited(0)
-    }
-
-    /// Returns the status as a shell shows it: 128 plus the number for signals, 255 if unknown.
-    pub fn code(&self) -> u32 {
-        match self {
-            Self::Exited(status) => *status,
-            Self::Signaled { signal, .. } => {
-                let known = [
-                    ("HUP", 1),
-                    ("INT", 2),
-                    ("QUIT", 3),
-                    ("ILL", 4),
-                    ("ABRT", 6),
-                    ("FPE", 8),
-                    ("KILL", 9),
-                ]
-                .into_iter()
-                .chain([
-                    ("USR1", 10),
-                    ("SEGV", 11),
-                    ("USR2", 12),
-                    ("PIPE", 13),
-                    ("ALRM", 14),
-                    ("TERM", 15),
-                ]);
-                known
-                    .into_iter()
-                    .find(|(name, _)| name == signal)
-                    .map_or(255, |(_, number)| 128 + number)
-            }
-            Self::Unknown => 255,
-        }
-    }
-}
-
-/// The receiver of an answer of the server.
+/// A waiter for an answer of the server.
 pub(crate) enum Waiter {
     Nobody,
     /// The sender of the request.

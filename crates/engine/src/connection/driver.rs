@@ -18,10 +18,11 @@ use trunkline_proto::{
     ChannelEvent, ChannelId, ChannelKind, ChannelRequest, DisconnectReason, Event, GlobalRequest,
     GlobalRequestId, IncomingKind, OpenFailure, Printable, Stream,
 };
+use trunkline_request::ExitStatus;
 
 use super::queue;
 use crate::connection::channel::{
-    ChannelShared, ExitStatus, GlobalReply, Op, Port, RttProbe, Waiter, end_port, execution, refuse,
+    ChannelShared, GlobalReply, Op, Port, RttProbe, Waiter, end_port, execution, refuse,
 };
 use crate::connection::lease::{End, Lease};
 use crate::connection::socket::Socket;

@@ -7,10 +7,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelRequest, TerminalSize};
+use trunkline_request::ExitStatus;
 
 use crate::connection::channel::{
-    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops, gone_error,
-    shut_down,
+    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, Op, Ops, gone_error, shut_down,
 };
 use crate::connection::lease::Lease;
 use crate::error::{Error, ServerRequest};

@@ -23,11 +23,11 @@ use trunkline_sftp::{
 use trunkline_text::Printable;
 
 use super::order::PlanLocked;
-use crate::connection::channel::ExitStatus;
 use crate::connection::channel::{ChannelReader, ChannelWriter};
 use crate::connection::session::{Session, SessionControl, SessionEnd, SessionParts};
 use crate::error::{Error, Execution};
 use crate::memory::{Learner, Lesson};
+use trunkline_request::ExitStatus;
 
 /// A session that operations and transfer plans share. An operation locks the state machine while it writes a request;
 /// the task that moves the bytes locks it once for each batch of replies.

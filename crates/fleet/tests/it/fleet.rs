@@ -274,7 +274,7 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     // Both nodes have seen what was written before that.
     follow_to_end(&bucket, &later).await;
     let seen = jobs(&bucket).await.unwrap();
-    let seen = seen.iter().find(|status| status.job == job).unwrap();
+    let seen = seen.iter().find(|status| status.job == job.0).unwrap();
     assert_eq!(seen.running, 4, "{seen:?}");
     cancel(&bucket, &key, &job).await.unwrap();
     let (fates, _) = follow_to_end(&bucket, &job).await;

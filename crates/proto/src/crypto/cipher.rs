@@ -26,10 +26,6 @@ const AES_BLOCK: usize = 16;
 const AEAD_TAG_LEN: usize = 16;
 const GCM_NONCE_LEN: usize = 12;
 
-/// The number of packets after which keys must be renewed whatever their size, because sequence numbers wrap at 2^32
-/// (RFC 4344 section 3.1; OpenSSH's `MAX_PACKETS`).
-pub const REKEY_PACKETS: u32 = 1 << 31;
-
 /// An encryption algorithm of SSH's transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cipher {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use trunkline_control::protocol::{Exit, Failure};
+use trunkline_control::protocol::{ExitStatus, Failure};
 use trunkline_request::World;
 use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
@@ -210,7 +210,7 @@ impl<'a> Elsewhere<'a> {
     ///
     /// # Errors
     /// The result cannot be written.
-    pub fn finish(&mut self, host: u32, exit: Exit) -> anyhow::Result<()> {
+    pub fn finish(&mut self, host: u32, exit: ExitStatus) -> anyhow::Result<()> {
         self.finish_with(host, outcome_of(exit))
     }
 

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{
-    Exit, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
+    ExitStatus, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
 };
 use trunkline_request::failure::{Cause, ErrorKind};
 use trunkline_request::hosts::Target;
@@ -624,11 +624,14 @@ const SUDO: &str = "sudo";
 /// The message for a host on which nothing was started.
 const RUN_INTERRUPTED: &str = "the run was interrupted";
 
-pub(super) fn outcome_of(exit: Exit) -> Outcome {
+pub(super) fn outcome_of(exit: ExitStatus) -> Outcome {
     match exit {
-        Exit::Status(status) => Outcome::Exited(status),
-        Exit::Signal(name, core) => Outcome::Signaled { name, core },
-        Exit::Unknown => Outcome::Failed {
+        ExitStatus::Exited(status) => Outcome::Exited(status),
+        ExitStatus::Signaled {
+            signal: name,
+            core_dumped: core,
+        } => Outcome::Signaled { name, core },
+        ExitStatus::Unknown => Outcome::Failed {
             kind: "peer".into(),
             message: "the server did not report how the command ended".into(),
             execution: Execution::MayHaveStarted,

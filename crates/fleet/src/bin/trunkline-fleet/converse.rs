@@ -8,7 +8,7 @@ use nkeys::KeyPair;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use trunkline_control::place::Place;
-use trunkline_control::protocol::Exit as SessionExit;
+use trunkline_control::protocol::ExitStatus;
 use trunkline_control::socket::{FrameReader, FrameWriter, split};
 use trunkline_fleet::bucket::{Bucket, BucketError};
 use trunkline_fleet::input;
@@ -469,8 +469,14 @@ const SHOWN: usize = 5;
 
 fn end(host: u32, returned: Returned) -> FleetReply {
     match returned.exit {
-        Exit::Status(status) => FleetReply::Ended(host, SessionExit::Status(status)),
-        Exit::Signal(name) => FleetReply::Ended(host, SessionExit::Signal(name, false)),
+        Exit::Status(status) => FleetReply::Ended(host, ExitStatus::Exited(status)),
+        Exit::Signal(name) => FleetReply::Ended(
+            host,
+            ExitStatus::Signaled {
+                signal: name,
+                core_dumped: false,
+            },
+        ),
         Exit::Failed {
             kind,
             message,

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use trunkline_control::client::{Client, ClientError, Starter};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{
-    Exit as SessionExit, HostRequest, OnBehalf, Program, Reply, Request, SessionRequest, Stdio, Tty,
+    ExitStatus, HostRequest, OnBehalf, Program, Reply, Request, SessionRequest, Stdio, Tty,
 };
 use trunkline_fleet::input::Input;
 use trunkline_fleet::running::{Executor, Stream, Work};
@@ -114,9 +114,9 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
         match reply {
             Reply::Output(data) => work.output.write(Stream::Stdout, &data).await,
             Reply::ErrorOutput(data) => work.output.write(Stream::Stderr, &data).await,
-            Reply::Exit(SessionExit::Status(status)) => return Ok(Exit::Status(status)),
-            Reply::Exit(SessionExit::Signal(name, _)) => return Ok(Exit::Signal(name)),
-            Reply::Exit(SessionExit::Unknown) => {
+            Reply::Exit(ExitStatus::Exited(status)) => return Ok(Exit::Status(status)),
+            Reply::Exit(ExitStatus::Signaled { signal: name, .. }) => return Ok(Exit::Signal(name)),
+            Reply::Exit(ExitStatus::Unknown) => {
                 let words = "the server did not report how the command ended";
                 return Err(Failure::new(ErrorKind::Peer, words).after_start());
             }

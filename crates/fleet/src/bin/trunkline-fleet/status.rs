@@ -5,7 +5,8 @@ use std::io::Write as _;
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::streaming::following::{self, StreamStatus};
-use trunkline_fleet::submitting::{self, FleetStatus, JobStatus};
+use trunkline_fleet::submitting::{self, FleetStatus};
+use trunkline_fleet::watching::report::JobReport;
 use trunkline_text::Printable;
 
 use crate::settings::Settings;
@@ -52,7 +53,7 @@ fn state(member: &trunkline_fleet::state::Member, age: u64) -> &'static str {
     }
 }
 
-fn text(status: &FleetStatus, jobs: &[JobStatus], streams: &[StreamStatus]) -> String {
+fn text(status: &FleetStatus, jobs: &[JobReport], streams: &[StreamStatus]) -> String {
     let mut rows = vec![
         ["NODE", "SITE", "STATE", "SHARDS", "RUNNING", "VERSION"]
             .map(str::to_owned)
@@ -102,7 +103,7 @@ fn text(status: &FleetStatus, jobs: &[JobStatus], streams: &[StreamStatus]) -> S
                 job.unknown,
             ];
             rows.push(
-                [line(&job.job.0)]
+                [line(&job.job)]
                     .into_iter()
                     .chain(counts.map(|count| count.to_string()))
                     .collect(),
@@ -184,7 +185,7 @@ fn table(rows: &[Vec<String>]) -> String {
 fn json(
     settings: &Settings,
     status: &FleetStatus,
-    jobs: &[JobStatus],
+    jobs: &[JobReport],
     streams: &[StreamStatus],
 ) -> serde_json::Value {
     let nodes = status.nodes.iter().map(|(name, member, shards, age)| {
@@ -195,7 +196,7 @@ fn json(
     });
     let jobs = jobs.iter().map(|job| {
         serde_json::json!({
-            "job": job.job.0, "submitter": job.submitter, "submitted": job.at, "hosts": job.hosts, "running": job.running,
+            "job": job.job, "submitter": job.submitter, "submitted": job.at, "hosts": job.hosts, "running": job.running,
             "succeeded": job.succeeded, "failed": job.failed, "not_started": job.not_started, "unknown": job.unknown,
         })
     });

@@ -10,7 +10,7 @@ use nkeys::KeyPair;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_control::place::Place;
-use trunkline_control::protocol::Exit as SessionExit;
+use trunkline_control::protocol::ExitStatus;
 use trunkline_control::socket::{FrameReader, FrameWriter};
 use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::order::OrderedHost;
@@ -341,8 +341,11 @@ impl HostTask {
             What::Ended(exit) => {
                 self.lost = Some("the command had ended".into());
                 let news = match exit {
-                    Exit::Status(status) => StreamNews::Ended(SessionExit::Status(status)),
-                    Exit::Signal(name) => StreamNews::Ended(SessionExit::Signal(name, false)),
+                    Exit::Status(status) => StreamNews::Ended(ExitStatus::Exited(status)),
+                    Exit::Signal(name) => StreamNews::Ended(ExitStatus::Signaled {
+                        signal: name,
+                        core_dumped: false,
+                    }),
                     Exit::Failed { message, .. } => StreamNews::Failed(message),
                 };
                 self.news(news).await?;

@@ -824,7 +824,7 @@ impl Model {
             self.application
         );
         assert!(self.globals_asked.is_empty());
-        assert!(!self.channels.has_messages() && self.channels.next_message().is_none());
+        assert!(self.channels.next_message().is_none());
     }
 
     fn settle(&mut self) {
