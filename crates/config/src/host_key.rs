@@ -1,10 +1,10 @@
-//! The decision about a server, given the host key it showed (sshconnect.c, `check_host_key`).
+//! The decision about a server, by the host key it showed (sshconnect.c, `check_host_key`).
 //!
-//! [`Policy`] is what ssh_config says, [`Trust`] what the files say, [`Server`] who is asked for, and
-//! [`decide`] puts them together without any I/O: accept, accept and remember, ask, or reject. What is to be
-//! remembered or asked is a value with a method that does it.
+//! [`Policy`] has the settings of ssh_config, [`Trust`] the contents of the files, [`Server`] the requested server.
+//! [`decide`] combines them without any I/O: accept, accept and remember, ask, or reject. To remember or ask is a value
+//! with a method that does it.
 //!
-//! [`KeyUpdate`] is the other half, UpdateHostKeys: what to learn from a server that lists its keys.
+//! [`KeyUpdate`] is the other half, UpdateHostKeys: it learns from a server that lists its keys.
 
 #[cfg(test)]
 mod as_ssh;
@@ -39,13 +39,13 @@ pub struct Policy {
     pub no_host_authentication_for_localhost: bool,
     /// `HashKnownHosts`.
     pub hash_known_hosts: bool,
-    /// `UserKnownHostsFile`, expanded; new keys go to the first. Empty for `none`.
+    /// `UserKnownHostsFile`, expanded; new keys go to the first. Empty if set to `none`.
     pub user_files: Vec<PathBuf>,
     /// `GlobalKnownHostsFile`, expanded; never written.
     pub global_files: Vec<PathBuf>,
     /// `RevokedHostKeys`, expanded.
     pub revoked_file: Option<PathBuf>,
-    /// `CASignatureAlgorithms`: what certificates may be signed with.
+    /// `CASignatureAlgorithms`: the algorithms that certificates may be signed with.
     pub ca_signature_algorithms: Vec<String>,
     /// `RequiredRSASize` in bits. The protocol core verifies nothing below 1024.
     pub required_rsa_bits: usize,
@@ -93,12 +93,12 @@ pub struct Server<'a> {
     pub port: u16,
     /// `HostKeyAlias`.
     pub alias: Option<&'a str>,
-    /// The address connected to; none behind a proxy or jump host.
+    /// The address connected to; `None` behind a proxy or jump host.
     pub address: Option<IpAddr>,
 }
 
 impl Server<'_> {
-    /// The name the host has in known_hosts.
+    /// Returns the host's name in known_hosts.
     pub fn lookup_name(&self) -> String {
         lookup_name(self.name, self.port, self.alias)
     }
@@ -107,7 +107,7 @@ impl Server<'_> {
         self.address.is_some_and(|address| address.is_loopback())
     }
 
-    /// The name of the address, where CheckHostIP applies: not to localhost, behind a proxy, or where the address is
+    /// Returns the name of the address, if CheckHostIP applies: not to localhost, behind a proxy, or if the address is
     /// the name.
     fn address_name(&self, policy: &Policy) -> Option<String> {
         let address = self
@@ -123,7 +123,7 @@ impl Server<'_> {
 pub enum Decision {
     /// Accept the key.
     Accept(Accepted),
-    /// Accept the key, and add it to the user's file. Failing to write is worth a warning, not an end.
+    /// Accept the key, and add it to the user's file. A failure to write is only worth a warning.
     AcceptAndRemember(Accepted, Remember),
     /// Ask the user; see [`Question::put_to`].
     Ask(Box<Question>),
@@ -136,19 +136,19 @@ pub enum Decision {
 pub struct Accepted {
     /// The plain key, without its certificate.
     pub key: Bytes,
-    /// The key changed or is revoked, and only `StrictHostKeyChecking no` lets it through. Nothing may be
-    /// done that an impostor could use: no password and keyboard-interactive authentication, no forwarding of agent,
-    /// X11, ports or tunnels (ssh_config(5)).
+    /// The key changed or is revoked, and only `StrictHostKeyChecking no` accepted it. Everything that an impostor
+    /// could exploit is forbidden: password and keyboard-interactive authentication, forwarding of agent, X11, ports or
+    /// tunnels (ssh_config(5)).
     pub is_unverified: bool,
     /// Whether the server's list of its keys may change the user's files (UpdateHostKeys).
     pub may_update: bool,
     /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// The place where the key, or the authority that certified it, is listed; `None` if it was not known.
+    /// The place where the key, or the authority that certified it, is listed; `None` if it was unknown.
     pub known_at: Option<Location>,
 }
 
-/// A key to be added to the user's first file.
+/// A key to add to the user's first file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remember {
     /// The file.
@@ -186,7 +186,7 @@ impl Remember {
 pub struct Question {
     /// The text to show.
     pub text: String,
-    /// The fingerprint that is as good as a yes.
+    /// The fingerprint, which also counts as a yes.
     pub fingerprint: String,
     host: String,
     accepted: Accepted,
@@ -204,12 +204,12 @@ pub enum Reply {
     Unclear,
 }
 
-/// The number of times that a question is repeated after an unclear answer. ssh repeats it forever, and with it a
-/// script that gives the same wrong answer each time.
+/// How often a question is repeated after an unclear answer. ssh repeats it forever, even for a script that always
+/// gives the same wrong answer.
 const MAX_ATTEMPTS: usize = 5;
 
 impl Question {
-    /// Understands an answer: `yes` or the fingerprint, `no` or nothing (sshconnect.c, `confirm`).
+    /// Parses an answer: `yes` or the fingerprint, `no` or nothing (sshconnect.c, `confirm`).
     pub fn understand(&self, answer: &str) -> Reply {
         let answer = answer.trim();
         if answer.is_empty() || answer.eq_ignore_ascii_case("no") {
@@ -241,7 +241,7 @@ impl Question {
         })
     }
 
-    /// Returns the decision that a yes means.
+    /// Returns the decision after a yes.
     fn accept(self) -> Decision {
         match self.remember {
             Some(remember) => Decision::AcceptAndRemember(self.accepted, remember),
@@ -268,12 +268,12 @@ pub enum HostKeyError {
         /// The type of the key shown, as ssh names it.
         key_type: String,
         fingerprint: String,
-        /// The type of the key that is known.
+        /// The type of the known key.
         known_type: String,
-        /// The place of that line.
+        /// The place of the known key.
         at: Location,
     },
-    /// The address the host name leads to is known by another key (CheckHostIP).
+    /// The host name's address is known by another key (CheckHostIP).
     #[error(
         "the address {address} of {host} is known by another key, at {at}: its DNS record may be forged, or the \
          address was given to another machine. If that is right, remove the old key with: \
@@ -287,7 +287,7 @@ pub enum HostKeyError {
         /// The place of the other key.
         at: Location,
     },
-    /// The key, or the authority that certified it, is marked as revoked.
+    /// The key, or the authority that certified it, is revoked.
     #[error(
         "THE HOST KEY OF {host} IS REVOKED by {at}: a stolen key may be in use to impersonate the server \
          (it showed the {key_type} key {fingerprint})"
@@ -301,7 +301,7 @@ pub enum HostKeyError {
         /// The place of the line that revokes it.
         at: Location,
     },
-    /// The host is unknown and unknown hosts are not accepted.
+    /// The host is unknown, and unknown hosts are not accepted.
     #[error(
         "{host} is not a known host, and StrictHostKeyChecking is on (it showed the {key_type} key {fingerprint}){}",
         hint(refusal.as_ref())
@@ -315,13 +315,13 @@ pub enum HostKeyError {
         /// The reason why its certificate was not accepted.
         refusal: Option<CertificateRefusal>,
     },
-    /// The host is unknown and there is no file to remember it in (`UserKnownHostsFile none`).
+    /// The host is unknown, and there is no file to remember it in (`UserKnownHostsFile none`).
     #[error("{host} is not a known host, and with UserKnownHostsFile none it cannot become one")]
     NowhereToRemember {
         /// The host's name in known_hosts.
         host: String,
     },
-    /// The user did not say yes, or there was nobody to ask.
+    /// The user did not confirm the key, or there was nobody to ask.
     #[error("the key of the unknown host {host} was not confirmed ({fingerprint})")]
     NotConfirmed {
         /// The host's name in known_hosts.
@@ -344,18 +344,18 @@ pub enum HostKeyError {
         host: String,
         /// The size of its modulus in bits.
         bits: usize,
-        /// The least size.
+        /// The required size.
         required: usize,
     },
-    /// The server's host certificate cannot be read.
+    /// The server's host certificate cannot be parsed.
     #[error("{host} showed a damaged host certificate: {source}")]
     BadCertificate {
         /// The host's name in known_hosts.
         host: String,
         source: CertificateError,
     },
-    /// The key changed or is revoked and StrictHostKeyChecking no let the connection through, with which nothing may be
-    /// done that leans on who the server is ([`Accepted::is_unverified`]).
+    /// The key changed or is revoked and StrictHostKeyChecking no accepted it, which forbids everything that relies on
+    /// the server's identity ([`Accepted::is_unverified`]).
     #[error(
         "{what} is disabled to avoid man-in-the-middle attacks: the host key of {host} could not be verified"
     )]
@@ -364,7 +364,7 @@ pub enum HostKeyError {
         /// The requested feature, by ssh's name: "Port forwarding".
         what: &'static str,
     },
-    /// The same, and ExitOnForwardFailure asks for all or nothing.
+    /// The same, and ExitOnForwardFailure makes that an error of the connection.
     #[error("{host}: forwarding disabled due to host key check failure, and ExitOnForwardFailure is set")]
     ForwardingDisabled { host: String },
     /// The server did not prove that it has the keys it lists (UpdateHostKeys). Nothing was learned.
@@ -372,7 +372,7 @@ pub enum HostKeyError {
     NotProven {
         /// The host's name in known_hosts.
         host: String,
-        /// The error in the proof.
+        /// The problem with the proof.
         reason: String,
     },
 }
@@ -437,11 +437,11 @@ pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[
         .location_of(key)
         .or_else(|| trust.revoked.location_of(authority?));
     if let Some(at) = revoked {
-        // Not even StrictHostKeyChecking no lets these through.
+        // Not even StrictHostKeyChecking no accepts these.
         return Decision::Reject(case.revoked_error(at.clone()));
     }
-    // Home directories are shared between machines that all are localhost; NoHostAuthenticationForLocalhost
-    // says not to compare their keys.
+    // Machines that are all called localhost may share home directories; NoHostAuthenticationForLocalhost disables the
+    // comparison of their keys.
     if policy.no_host_authentication_for_localhost && server.is_local() && server.alias.is_none() {
         return Decision::Accept(case.acceptance());
     }
@@ -451,7 +451,7 @@ pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[
     }
 }
 
-/// The strictest `StrictHostKeyChecking` with which nobody has to be asked about what `policy` has let through, or its own.
+/// Returns the strictest `StrictHostKeyChecking` that accepts the key without asking, or the policy's own.
 pub fn strictest_that_passes(
     policy: &Policy,
     trust: &Trust,
@@ -484,7 +484,7 @@ fn parse_certificate(presented: &[u8]) -> Result<Option<Certificate>, Certificat
     }
 }
 
-/// One host key to be decided about.
+/// A host key to decide about.
 struct Case<'a> {
     policy: &'a Policy,
     trust: &'a Trust,
@@ -509,7 +509,7 @@ impl Case<'_> {
                 ..self.acceptance()
             }),
             CertificateVerdict::Revoked { at } => self.decide_revoked(at),
-            // As if it were a plain key: a host may be known by that.
+            // As if it were a plain key, by which the host may be known.
             CertificateVerdict::NoAuthority => self.decide_key(None),
             CertificateVerdict::Refused(refusal) => self.decide_key(Some(refusal)),
         }
@@ -534,7 +534,7 @@ impl Case<'_> {
         refusal: Option<CertificateRefusal>,
     ) -> Decision {
         let mut accepted = self.acceptance();
-        // clientloop.c and sshconnect.c: only a key from the user's own file, under the name as it is, may vouch for
+        // clientloop.c and sshconnect.c: only a key from the user's own file, under the exact name, may vouch for
         // others.
         accepted.may_update =
             self.policy.update != UpdateHostKeys::No && !without_port && self.policy.is_user_file(at);
@@ -620,7 +620,7 @@ impl Case<'_> {
         let mut accepted = self.acceptance();
         accepted.is_unverified = true;
         accepted.warnings.push(error.to_string());
-        // What ssh says one by one of what was on; here others share the connection, and may want more.
+        // ssh names only the enabled features; here other clients share the connection, and may use more.
         accepted.warnings.push(format!(
             "Password authentication, keyboard-interactive authentication, agent forwarding, X11 forwarding, port \
              forwarding and the use as a jump host are disabled for {} to avoid man-in-the-middle attacks.",
@@ -629,7 +629,7 @@ impl Case<'_> {
         Decision::Accept(accepted)
     }
 
-    /// The name is fine, the address is another host's.
+    /// Decides if the name's key is right but the address belongs to another host.
     fn decide_address_changed(
         self,
         mut accepted: Accepted,
@@ -669,7 +669,7 @@ impl Case<'_> {
         }))
     }
 
-    /// Returns the name of the address and the verdict about it, if CheckHostIP asks for one.
+    /// Returns the name of the address and the verdict about it, if CheckHostIP requires that.
     fn address_verdict(&self) -> Option<(String, Verdict)> {
         let address = self.server.address_name(self.policy)?;
         let verdict = self.trust.known.check_name(&address, self.key);
@@ -704,9 +704,9 @@ impl Case<'_> {
         })
     }
 
-    /// ssh's words, which scripts and askpass programs look for (sshconnect.c, `check_host_key`).
+    /// Returns ssh's text, which scripts and askpass programs look for (sshconnect.c, `check_host_key`).
     fn question(&self) -> String {
-        /// The maximum number of other names that a question lists.
+        /// The most other names that a question lists.
         const MAX_NAMES: usize = 8;
         let at = match self.server.address {
             Some(address) => lookup_name(&address.to_string(), self.server.port, None),
@@ -735,10 +735,10 @@ impl Case<'_> {
     }
 }
 
-/// The end of every question. Scripts that drive ssh (expect and its like) wait for exactly this.
+/// The end of every question. Scripts that drive ssh (such as expect) wait for exactly this.
 const CONTINUE: &str = "Are you sure you want to continue connecting (yes/no/[fingerprint])? ";
 
-/// Returns the picture that `VisualHostKey` shows of a host key, with its fingerprint (sshkey.c,
+/// Returns the picture of a host key that `VisualHostKey` shows, with its fingerprint (sshkey.c,
 /// `fingerprint_randomart`).
 pub fn picture(key: &[u8]) -> String {
     let kind = signature::key_type(key).unwrap_or_default();
@@ -754,7 +754,7 @@ pub fn picture(key: &[u8]) -> String {
     format!("Host key fingerprint is {}\n{art}", fingerprint(key))
 }
 
-/// The type of a host key as ssh shows it: `ED25519`.
+/// Returns the type of a host key as ssh shows it: `ED25519`.
 pub fn shown_type(key: &[u8]) -> String {
     keys::display_name(signature::key_type(key).unwrap_or("unknown")).to_owned()
 }

@@ -1,12 +1,11 @@
 //! The known_hosts files: which keys a host may show, and which never (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT).
 //!
-//! [`KnownHosts`] is what several files hold, read once. It answers three questions, none of which does I/O:
-//! [`key_types_for`](KnownHosts::key_types_for) and [`order_algorithms`](KnownHosts::order_algorithms) before
-//! the key exchange, [`check`](KnownHosts::check) for a plain key and
-//! [`check_certificate`](KnownHosts::check_certificate) for a certificate after it. [`append`] and
-//! [`update`] change a file. [`RevokedKeys`] is a `RevokedHostKeys` file.
+//! [`KnownHosts`] contains several files, read once. It answers three questions without I/O:
+//! [`key_types_for`](KnownHosts::key_types_for) and [`order_algorithms`](KnownHosts::order_algorithms) before the key
+//! exchange, [`check`](KnownHosts::check) for a plain key and [`check_certificate`](KnownHosts::check_certificate) for
+//! a certificate after it. [`append`] and [`update`] change a file. [`RevokedKeys`] is a `RevokedHostKeys` file.
 //!
-//! A line that cannot be read is skipped, as in OpenSSH, and kept in [`KnownHosts::problems`].
+//! A line that cannot be parsed is skipped, as in OpenSSH, and listed in [`KnownHosts::problems`].
 
 mod edit;
 
@@ -53,8 +52,8 @@ pub struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Reads `files` in order. One that does not exist holds nothing; one that cannot be read is a
-    /// [problem](Self::problems), not an error, as for ssh: its hosts are unknown. Blocks.
+    /// Reads `files` in order. A missing file is empty. An unreadable one is a [problem](Self::problems), not an error,
+    /// as in ssh: its hosts are unknown. Blocks.
     pub fn load<P: AsRef<Path>>(files: &[P]) -> Self {
         let mut known = Self::default();
         for file in files {
@@ -70,7 +69,7 @@ impl KnownHosts {
         known
     }
 
-    /// Adds what a file named `file` would add if it held `content`.
+    /// Adds `content` as that of a file named `file`.
     pub fn add_file(&mut self, file: &Path, content: &[u8]) {
         let file: Arc<Path> = file.into();
         for (index, line) in content.split(|&b| b == b'\n').enumerate() {
@@ -86,8 +85,7 @@ impl KnownHosts {
         }
     }
 
-    /// The names of the hosts whose keys are known, as far as they can be told: those that are neither hashed, nor patterns,
-    /// nor bound to a port.
+    /// Returns the names of the hosts whose keys are known, except names that are hashed, patterns, or with a port.
     pub fn names(&self) -> Vec<String> {
         let plain = |name: &&str| !name.contains(['*', '?', '!', '[']) && !name.is_empty();
         self.entries
@@ -102,7 +100,7 @@ impl KnownHosts {
             .collect()
     }
 
-    /// The files and lines that were skipped, for messages: a host may be unknown because of one.
+    /// Returns the files and lines that were skipped, for messages: a host may be unknown because of one.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().map(AsRef::as_ref)
     }
@@ -115,7 +113,7 @@ impl KnownHosts {
                 Marker::CertAuthority => known.cert_authority = true,
                 Marker::Revoked => {}
                 Marker::Plain => {
-                    // Neither a revoked key nor a certificate must draw the negotiation to its type.
+                    // A revoked key or a certificate must not draw the negotiation to its type.
                     let listed = known.plain.contains(&entry.line.key_type);
                     let is_plain = keys::key_type(&entry.line.key).is_some();
                     if is_plain && !listed && self.revocation(name, &entry.line.key).is_none() {
@@ -127,12 +125,12 @@ impl KnownHosts {
         known
     }
 
-    /// `algorithms` (a client's HostKeyAlgorithms, best first) with those in front that the host under
-    /// `name` can be verified with, so that a host with several keys shows one that is known.
+    /// Returns `algorithms` (a client's HostKeyAlgorithms, best first) with those first that can verify the host under
+    /// `name`, so that a host with several keys shows a known one.
     ///
-    /// OpenSSH's `order_hostkeyalgs`: unchanged if a key of the very first algorithm's type is known; with a
-    /// `@cert-authority` line every certificate algorithm is preferred. To be applied unless the user gave
-    /// HostKeyAlgorithms as a full list.
+    /// This is OpenSSH's `order_hostkeyalgs`: the list is unchanged if a key of the first algorithm's type is known;
+    /// with a `@cert-authority` line every certificate algorithm is preferred. Apply it unless the user set
+    /// HostKeyAlgorithms to a full list.
     pub fn order_algorithms<S: AsRef<str>>(&self, name: &str, algorithms: &[S]) -> Vec<String> {
         let known = self.key_types_for(name);
         let is_known = |algorithm: &str| {
@@ -151,8 +149,8 @@ impl KnownHosts {
 
     /// Checks a plain host key that `host` showed on `port`; `alias` is HostKeyAlias, used instead of both.
     ///
-    /// A host on another port than 22 that is unknown as `[host]:port` is looked up as `host` too, as
-    /// OpenSSH does; only a match counts there.
+    /// As in OpenSSH, a host on another port than 22 that is unknown as `[host]:port` is also looked up as `host`,
+    /// where only a match counts.
     pub fn check(&self, host: &str, port: u16, alias: Option<&str>, key: &[u8]) -> Verdict {
         let verdict = self.check_name(&lookup_name(host, port, alias), key);
         if verdict != Verdict::Unknown || alias.is_some() || port == DEFAULT_PORT {
@@ -163,7 +161,7 @@ impl KnownHosts {
                 at,
                 without_port: true,
             },
-            // Stricter than OpenSSH, which continues with the unknown host: a revoked key is never an offer.
+            // Stricter than OpenSSH, which continues with the unknown host: a revoked key is never offered.
             Verdict::Revoked { at } => Verdict::Revoked { at },
             Verdict::Unknown | Verdict::Changed { .. } => Verdict::Unknown,
         }
@@ -185,7 +183,7 @@ impl KnownHosts {
                     without_port: false,
                 };
             }
-            // Of several keys that do not match, the one of the same type explains the most.
+            // Among several other keys, one of the same type explains the most.
             let better = other.is_none_or(|_| Some(entry.line.key_type) == keys::key_type(key));
             if better {
                 other = Some(entry);
@@ -199,10 +197,10 @@ impl KnownHosts {
 
     /// Checks a host certificate that `host` showed on `port`, at the time `now` (seconds since 1970).
     ///
-    /// A `@cert-authority` line for the host has to hold the certificate's authority; the certificate
-    /// has to be one for hosts, to have the host (or its `alias`) among its principals, some of which may be patterns, to be within its
-    /// time, to have no critical options, and to be signed with one of `ca_algorithms` (CASignatureAlgorithms).
-    /// Neither its key nor its authority may be `@revoked`. sshkey.c, `sshkey_cert_check_host`.
+    /// A `@cert-authority` line for the host must have the certificate's authority. The certificate must be for hosts,
+    /// list the host (or its `alias`) among its principals, which may be patterns, be within its time, have no critical
+    /// options, and be signed with one of `ca_algorithms` (CASignatureAlgorithms). Neither its key nor its authority
+    /// may be `@revoked` (sshkey.c, `sshkey_cert_check_host`).
     pub fn check_certificate<S: AsRef<str>>(
         &self,
         host: &str,
@@ -239,7 +237,7 @@ impl KnownHosts {
         }
     }
 
-    /// Returns the other places of a plain key, with its names there; `[hashed]` stands for a name that cannot be told.
+    /// Returns the other places of a plain key, with its names there; `[hashed]` stands for a hashed name.
     pub fn names_of(&self, key: &[u8]) -> Vec<(Location, String)> {
         self.entries
             .iter()
@@ -248,7 +246,7 @@ impl KnownHosts {
             .collect()
     }
 
-    /// Every line, for decisions that look beyond one host's lines (UpdateHostKeys).
+    /// Returns every line, for decisions that look beyond one host's lines (UpdateHostKeys).
     pub(crate) fn lines(&self) -> impl Iterator<Item = (&Location, &Line)> {
         self.entries.iter().map(|entry| (&entry.at, &entry.line))
     }
@@ -274,18 +272,18 @@ impl KnownHosts {
 pub enum Verdict {
     /// The host is known by this key.
     Trusted {
-        /// The line that says so.
+        /// The line with the key.
         at: Location,
-        /// Whether that line names the host without the port connected to.
+        /// Whether that line names the host without the port.
         without_port: bool,
     },
     /// Nothing is known of the host.
     Unknown,
-    /// The host is known by another key, of this type or of another.
+    /// The host is known by another key, of the same or another type.
     Changed {
-        /// The line with the other key; of the same type as the key shown, if there is one.
+        /// The line with the other key, preferably of the shown key's type.
         at: Location,
-        /// The type of the key there.
+        /// The type of the other key.
         known_type: &'static str,
     },
     /// The key is marked as revoked.
@@ -298,16 +296,16 @@ pub enum Verdict {
 /// The verdict about a host certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateVerdict {
-    /// The host is known by the certificate's authority, and the certificate is good.
+    /// The certificate's authority is trusted for the host, and the certificate is valid.
     Trusted {
         /// The `@cert-authority` line.
         at: Location,
     },
-    /// The certificate's authority is not trusted for the host. The key inside may be known as a plain key.
+    /// The certificate's authority is not trusted for the host. The key in it may be known as a plain key.
     NoAuthority,
-    /// The authority is trusted and the certificate is not good. The key inside may be known as a plain key.
+    /// The authority is trusted but the certificate is not valid. The key in it may be known as a plain key.
     Refused(CertificateRefusal),
-    /// The certificate's key or its authority is marked as revoked.
+    /// The certificate's key or its authority is revoked.
     Revoked {
         /// The `@revoked` line.
         at: Location,
@@ -318,27 +316,27 @@ pub enum CertificateVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateRefusal {
-    /// It identifies users.
+    /// It is a user certificate.
     #[error("it is a user certificate")]
     NotForHosts,
     /// It is for other hosts.
     #[error("it is for {}, not for {host}", principals.join(", "))]
     OtherHost {
-        /// The name looked for.
+        /// The expected name.
         host: String,
-        /// The names it holds.
+        /// The certificate's names.
         principals: Vec<String>,
     },
-    /// It is for no host at all.
+    /// It has no principals.
     #[error("it names no host (its list of principals is empty)")]
     NoPrincipals,
-    /// Its time has not come.
+    /// It is not valid yet.
     #[error("it is not valid yet")]
     NotYetValid {
         /// The beginning of its validity, in seconds since 1970.
         from: u64,
     },
-    /// Its time is over.
+    /// It has expired.
     #[error("it has expired")]
     Expired {
         /// The end of its validity, in seconds since 1970.
@@ -350,7 +348,7 @@ pub enum CertificateRefusal {
         /// The option.
         name: String,
     },
-    /// It is signed with an algorithm that is not accepted.
+    /// It is signed with a forbidden algorithm.
     #[error("it is signed with {algorithm}, which CASignatureAlgorithms does not allow")]
     Algorithm {
         /// The algorithm.
@@ -361,14 +359,14 @@ pub enum CertificateRefusal {
     Signature(String),
 }
 
-/// Returns the reason why `certificate`, whose authority is trusted, is not valid for `host`.
+/// Returns why `certificate`, whose authority is trusted, is not valid for `host`.
 fn refusal<S: AsRef<str>>(
     certificate: &Certificate,
     host: &str,
     now: u64,
     ca_algorithms: &[S],
 ) -> Option<CertificateRefusal> {
-    // Every other field is only worth something if the authority has signed it.
+    // All other fields only count if the authority has signed them.
     if let Err(error) = certificate.verify_ca_signature() {
         return Some(CertificateRefusal::Signature(error.to_string()));
     }
@@ -391,11 +389,11 @@ fn refusal<S: AsRef<str>>(
             at: certificate.valid_before(),
         });
     }
-    // As OpenSSH 10.3 and later: a principal may be a pattern, and a certificate without any is for nobody
+    // As in OpenSSH 10.3 and later: a principal may be a pattern, and a certificate without any is for nobody
     // (PROTOCOL.certkeys once said for everybody).
     let principals = certificate.principals();
     let is_ours = |principal: &String| {
-        // Unlike a line's pattern it is compared to the letter.
+        // Unlike a line's pattern, it is case-sensitive.
         !principal.bytes().any(|byte| byte.is_ascii_uppercase())
             && matches_pattern(host.as_bytes(), principal.as_bytes())
     };
@@ -424,7 +422,7 @@ pub struct KnownTypes {
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file, as it was given.
+    /// The file's path, as given.
     pub file: Arc<Path>,
     /// The line's number, from 1.
     pub line: usize,
@@ -440,7 +438,7 @@ impl fmt::Display for Location {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file exists and could not be read.
+    /// The file exists but could not be read.
     #[error("cannot read {}: {source}", file.display())]
     Unreadable {
         /// The file.
@@ -448,12 +446,12 @@ pub enum Problem {
         /// The system's error.
         source: io::Error,
     },
-    /// The line is not in the format of known_hosts, or holds a key of a type unknown here.
+    /// The line is not in the format of known_hosts, or has an unknown type of key.
     #[error("{at}: {why}")]
     BadLine {
         /// The line.
         at: Location,
-        /// The error in it.
+        /// The problem.
         why: &'static str,
     },
 }
@@ -472,13 +470,13 @@ pub enum KnownHostsError {
         /// The system's error.
         source: io::Error,
     },
-    /// A key to be written is of no type that known_hosts can hold.
+    /// A key to be written has no type that known_hosts supports.
     #[error("a key of an unknown type cannot be written to {}", file.display())]
     UnknownKeyType { file: PathBuf },
-    /// A host name holds characters that would break the file's lines.
+    /// A host name contains characters that would break the file's lines.
     #[error("{name:?} cannot be written as a host name in known_hosts")]
     BadName { name: String },
-    /// The revocation file is a binary key revocation list, or holds a line that is not a key.
+    /// The revocation file is a binary key revocation list, or has a line that is not a key.
     #[error(
         "{at} is not a public key; trunkline reads RevokedHostKeys as a list of keys, so a host that needs a binary \
          revocation list has to be reached through the OpenSSH transport"
@@ -488,26 +486,26 @@ pub enum KnownHostsError {
 
 const DEFAULT_PORT: u16 = 22;
 
-/// The name a host has in known_hosts, in lower case: `alias`, else `host`, with its port in the form
-/// `[host]:port` when that is not 22 (sshd(8)).
+/// Returns the name of a host in known_hosts, in lower case: `alias`, else `host`, as `[host]:port` if the port is not
+/// 22 (sshd(8)).
 pub fn lookup_name(host: &str, port: u16, alias: Option<&str>) -> String {
     match alias {
-        // Patterns ignore case, but hashes are those of the name in lower case (hostfile.c).
+        // Patterns ignore case, but hashes are of the name in lower case (hostfile.c).
         Some(alias) => alias.to_ascii_lowercase(),
         None if port == DEFAULT_PORT || port == 0 => host.to_ascii_lowercase(),
         None => format!("[{}]:{port}", host.to_ascii_lowercase()),
     }
 }
 
-/// The keys of a `RevokedHostKeys` file: one public key a line. Binary revocation lists (KRL) are refused.
+/// The keys of a `RevokedHostKeys` file: one public key per line. Binary revocation lists (KRL) are refused.
 #[derive(Debug, Clone, Default)]
 pub struct RevokedKeys {
     keys: Vec<(Location, Bytes)>,
 }
 
 impl RevokedKeys {
-    /// Reads the file. Unlike known_hosts every failure is an error: OpenSSH refuses to connect to any host
-    /// when it cannot tell which keys are revoked (ssh_config(5)). Blocks.
+    /// Reads the file. Unlike with known_hosts, every failure is an error: OpenSSH refuses to connect to any host if it
+    /// does not know the revoked keys (ssh_config(5)). Blocks.
     pub fn load(file: &Path) -> Result<Self, KnownHostsError> {
         let content = read_bounded(file).map_err(|source| KnownHostsError::Io {
             action: "read",
@@ -534,7 +532,7 @@ impl RevokedKeys {
         Ok(Self { keys: revoked })
     }
 
-    /// Returns the place where `key` is listed as revoked, if it is. Ask for a certificate's key and its CA's too.
+    /// Returns the place where `key` is listed as revoked, if it is. Also check a certificate's key and its CA's.
     pub fn location_of(&self, key: &[u8]) -> Option<&Location> {
         self.keys
             .iter()
@@ -554,9 +552,9 @@ struct Entry {
 pub(crate) struct Line {
     pub(crate) marker: Marker,
     pub(crate) hosts: Hosts,
-    /// Of the plain key, where the line holds a certificate.
+    /// The type of the plain key, even if the line has a certificate.
     pub(crate) key_type: &'static str,
-    /// A certificate without a marker is not a key that a host shows, so such a line is never equal to one.
+    /// Hosts do not show a certificate as a plain key, so that an unmarked line with one never matches.
     pub(crate) key: Bytes,
 }
 
@@ -568,7 +566,7 @@ pub(crate) enum Marker {
 }
 
 impl Line {
-    /// Reads a line without its line feed; `None` for an empty line or a comment.
+    /// Parses a line without its line feed; `None` for an empty line or a comment.
     pub(crate) fn parse(line: &[u8]) -> Result<Option<Self>, &'static str> {
         if line.len() > MAX_LINE {
             return Err("the line is longer than 64 KiB");
@@ -604,8 +602,8 @@ impl Line {
             marker,
             hosts,
             key_type,
-            // hostfile.c compares what a marker is about by the key in a certificate (`sshkey_equal_public`), and
-            // what a host is known by as it stands.
+            // hostfile.c compares marked lines by the key in a certificate (`sshkey_equal_public`), and unmarked ones
+            // unchanged.
             key: if marker == Marker::Plain { key } else { plain },
         }))
     }
@@ -615,7 +613,7 @@ impl Line {
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next word; empty at the end of the line.
+    /// Takes the next word; empty at the end of the line.
     fn next(&mut self) -> &'a [u8] {
         let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
         let start = self.0.iter().position(|b| !is_blank(b)).unwrap_or(self.0.len());
@@ -627,12 +625,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The first field of a line: which hosts it is about.
+/// The first field of a line: its hosts.
 #[derive(Debug, Clone)]
 pub(crate) enum Hosts {
     /// Comma-separated patterns.
     Patterns(Box<[u8]>),
-    /// HMAC-SHA1 of one name under a salt (HashKnownHosts).
+    /// HMAC-SHA1 of one name with a salt (HashKnownHosts).
     Hashed {
         salt: [u8; HASH_LEN],
         hash: [u8; HASH_LEN],
@@ -693,7 +691,7 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// HMAC-SHA1 of a host's name, keyed with the salt (hostfile.c, `host_hash`).
+/// Returns the HMAC-SHA1 of a host's name, keyed with the salt (hostfile.c, `host_hash`).
 fn hash_name(salt: &[u8; HASH_LEN], name: &str) -> [u8; HASH_LEN] {
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
     let tag = hmac::sign(&key, name.as_bytes());
@@ -702,7 +700,7 @@ fn hash_name(salt: &[u8; HASH_LEN], name: &str) -> [u8; HASH_LEN] {
     hash
 }
 
-/// OpenSSH's `match_hostname`: one pattern has to match and no negated one may; letter case is ignored.
+/// Matches like OpenSSH's `match_hostname`: one pattern has to match and no negated one may; case is ignored.
 fn matches_patterns(name: &[u8], patterns: &[u8]) -> bool {
     let mut found = false;
     for pattern in patterns.split(|&b| b == b',') {
@@ -715,7 +713,7 @@ fn matches_patterns(name: &[u8], patterns: &[u8]) -> bool {
     found
 }
 
-/// `*` stands for any characters and `?` for one. Linear in practice: only the last `*` is ever retried.
+/// Matches `*` with any characters and `?` with one. Linear in practice: only the last `*` is ever retried.
 pub(crate) fn matches_pattern(name: &[u8], pattern: &[u8]) -> bool {
     let (mut n, mut p) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,9 +1,9 @@
 //! The configuration of a destination, exactly as the user's own `ssh` reads it.
 //!
 //! `ssh -G` is the source of truth: `Host`, `Match`, `Include`, `Match exec` and every default come from it.
-//! [`Resolver`] runs it and remembers the answer, [`HostConfig`] types the answer and expands what `ssh -G` leaves
-//! unexpanded, and [`HostConfig::needs_system_ssh`] names the directives that the engine cannot honour, so that none
-//! is ever silently ignored.
+//! [`Resolver`] runs it and caches the answer. [`HostConfig`] types the answer and expands what `ssh -G` leaves
+//! unexpanded. [`HostConfig::needs_system_ssh`] names the directives that the engine cannot honour, so that none is
+//! ever silently ignored.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -55,7 +55,7 @@ pub use values::{
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The ssh_config of whoever runs this process. As for ssh, the password database says where it is, and `HOME` nothing.
+/// Returns the ssh_config of this process's user. As in ssh, the password database decides where it is, not `HOME`.
 ///
 /// # Errors
 /// [`ConfigError::NoAccount`].
@@ -67,17 +67,16 @@ fn yes_or_no(value: bool) -> String {
     if value { "yes" } else { "no" }.into()
 }
 
-/// Bytes in hexadecimal.
+/// Returns bytes in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The reason why a destination could not be resolved. The same failure may answer several waiting callers, hence
-/// `Clone`.
+/// The reason why a destination could not be resolved. `Clone`, because one failure may answer several waiting callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No `ssh` on the caller's `PATH`.
+    /// There is no `ssh` on the caller's `PATH`.
     #[error("no ssh program in {0:?}; install the OpenSSH client or set TRUNKLINE_SSH to its path")]
     NoProgram(String),
     /// The program could not be started.
@@ -88,15 +87,14 @@ pub enum ConfigError {
         /// The operating system's reason.
         reason: String,
     },
-    /// `ssh -G` refused: a bad option in a file (named with its line) or among the arguments.
-    /// Has ssh's lines.
+    /// `ssh -G` refused: a bad option in a file (named with its line) or among the arguments. Contains ssh's lines.
     #[error("ssh refuses the configuration: {}", .0.replace('\n', "; "))]
     Refused(String),
-    /// An option, or a variable that takes part, with a control character in it: `ssh -G` prints values as they are, a line
-    /// for each directive, so that what follows a line feed would be read as another directive.
+    /// An option, or a variable that takes part, contains a control character. `ssh -G` prints values unchanged, one
+    /// line for each directive, so that text after a line feed would be read as another directive.
     #[error("{0} contains a control character, which no value of ssh_config can hold")]
     ControlCharacter(String),
-    /// Among ssh's options is a word that ssh would take for the host, or an option that would take the host for its value.
+    /// ssh's options contain a word that ssh would take for the host, or one that would take the host for its value.
     #[error(
         "{0:?} is not a list of ssh's options: a word in it would be another host, or an option lacks its value"
     )]
@@ -104,7 +102,7 @@ pub enum ConfigError {
     /// `ssh -G` did not finish, most likely because of a `Match exec`.
     #[error("ssh -G did not finish within {0:?}; look for a Match exec that hangs or waits for input")]
     TimedOut(Duration),
-    /// A `Match exec` wants to ask on the terminal of a caller that lends none.
+    /// A `Match exec` wants to ask on the terminal, which the caller does not lend.
     #[error("a Match exec of ssh_config asks on the terminal")]
     Asks,
     /// `ssh -G` printed something that is not a configuration.
@@ -115,14 +113,14 @@ pub enum ConfigError {
         /// The missing part.
         reason: &'static str,
     },
-    /// A token or environment variable that ssh would stop at, too.
+    /// A token or environment variable at which ssh would fail, too.
     #[error("cannot expand {directive} {value:?}: {reason}")]
     Expansion {
         /// The directive.
         directive: &'static str,
         /// Its value as `ssh -G` prints it.
         value: String,
-        /// The error in it.
+        /// The problem.
         reason: String,
     },
     /// A host that a program described cannot be used.
@@ -131,13 +129,13 @@ pub enum ConfigError {
     /// The local user is not in the password database.
     #[error("user id {0} has no entry in the password database, which ssh needs to find the home directory")]
     NoAccount(u32),
-    /// Jump hosts without end.
+    /// The chain of jump hosts is too long.
     #[error("more than {0} jump hosts, each behind the next: does ProxyJump form a loop?")]
     TooManyJumps(usize),
-    /// A command where the configuration has one.
+    /// A command was given although the configuration has one.
     #[error("Cannot execute command-line and remote command; use -o RemoteCommand=none")]
     TwoCommands,
-    /// A jump host that cannot be read.
+    /// A jump host that cannot be parsed.
     #[error("ProxyJump: {0}")]
     Jump(#[from] crate::destination::DestinationError),
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::ConfigError;
 
-/// The local user, from the password database: as for ssh, `HOME` and `USER` decide nothing.
+/// The local user, from the password database: as in ssh, `HOME` and `USER` do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) uid: u32,
@@ -25,7 +25,7 @@ impl Account {
         }
     }
 
-    /// misc.c `tilde_expand`: `~`, `~/path` and `~user/path`. `None` for an unknown user.
+    /// Expands `~`, `~/path` and `~user/path` (misc.c `tilde_expand`). Returns `None` for an unknown user.
     pub(crate) fn expand_tilde(&self, path: &str) -> Option<String> {
         let Some(rest) = path.strip_prefix('~') else {
             return Some(path.into());

@@ -1,4 +1,4 @@
-//! The algorithms that the engine has, for programs that let their users choose among them.
+//! The engine's algorithms, for programs that let their users choose among them.
 
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
@@ -7,7 +7,7 @@ use trunkline_proto::{Compression, HOST_KEY_ALGORITHMS};
 
 use crate::keys::is_certificate_algorithm;
 
-/// The names of the algorithms that are offered where nothing else is asked for, best first.
+/// The names of the algorithms offered by default, best first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Algorithms {
     /// Key exchange methods.
@@ -23,7 +23,7 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// Those of this engine.
+    /// Returns the engine's algorithms.
     pub fn all_supported() -> Self {
         let plain = |name: &&str| !is_certificate_algorithm(name);
         Self {

@@ -1,4 +1,4 @@
-//! The caller's surroundings, as the user's own commands on their behalf see them.
+//! The caller's environment, as seen by the user's own commands on their behalf.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,34 +11,34 @@ use aws_lc_rs::digest::{Context, SHA256};
 use super::World;
 use super::hex;
 
-/// The caller's part of where a user's command leads: environment, working directory, umask and shell. Commands that
-/// take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`) make this a part of the
-/// [`SharingKey`](super::SharingKey).
+/// The parts of the caller's process that may affect a user's command: environment, working directory, umask and shell.
+/// If commands take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`), this is part of
+/// the [`SharingKey`](super::SharingKey).
 ///
-/// Of the environment it holds a digest: this may be shown.
+/// It only contains a digest of the environment: it may be displayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandWorld {
     cwd: PathBuf,
     umask: u32,
     shell: PathBuf,
-    /// A digest of the variables that count, and how many they are.
+    /// A digest of the variables that count, and their number.
     environment: [u8; 32],
     variables: usize,
-    /// Of [`PASSED_OVER`], those that count because ssh_config mentions them.
+    /// The names in [`PASSED_OVER`] that count because ssh_config mentions them.
     mentioned: BTreeSet<&'static str>,
 }
 
-/// Variables that do not count. Each is set anew for every process, window or pane, and says which of them it is or what it
-/// did last, so that with them no two terminals would share. One that ssh_config or ssh's arguments mention does count.
+/// Variables that do not count. Each is set anew for every process, window or pane, to identify it or its last action,
+/// so that otherwise no two terminals would share. A variable that ssh_config or ssh's arguments mention does count.
 ///
-/// What might tell a script where to go counts even where it keeps sessions apart: `SSH_CONNECTION` (the way back to
-/// where the user came from), `TMUX`, `TERM`, `DISPLAY`, `SSH_AUTH_SOCK`.
+/// Variables that might affect a script's target count even if they keep sessions apart: `SSH_CONNECTION` (the way back
+/// to the user's machine), `TMUX`, `TERM`, `DISPLAY`, `SSH_AUTH_SOCK`.
 const PASSED_OVER: [&str; 22] = [
-    // Of shells. `PWD` is looked at by itself.
+    // Set by shells. `PWD` is handled separately.
     "_",
     "OLDPWD",
     "SHLVL",
-    // Of terminals: sizes, devices, windows.
+    // Set by terminals: sizes, devices, windows.
     "ALACRITTY_WINDOW_ID",
     "COLUMNS",
     "GHOSTTY_SURFACE_ID",
@@ -55,16 +55,16 @@ const PASSED_OVER: [&str; 22] = [
     "WEZTERM_PANE",
     "WINDOW",
     "WINDOWID",
-    // Who answers questions, which decides no more about where one gets than a terminal does: Ansible's plugin sets it to
-    // hand over a PIN while it logs in, and not for what runs then.
+    // These say who answers questions, which affects the target no more than a terminal does. Ansible's plugin sets it
+    // to pass a PIN while it logs in, but not for later commands.
     "SSH_ASKPASS",
     "SSH_ASKPASS_REQUIRE",
-    // `trunkline up` sets it to the ssh that asks. What that ssh read is in the key by itself.
+    // `trunkline up` sets it to the ssh that asks. That ssh's configuration is part of the key anyway.
     "TRUNKLINE_SSH",
 ];
 
 impl CommandWorld {
-    /// That of a caller, where ssh_config and arguments mention the variables that `is_mentioned` says.
+    /// Returns that of a caller, if ssh_config and arguments mention the variables for which `is_mentioned` is true.
     pub(crate) fn from_world(world: &World, is_mentioned: impl Fn(&str) -> bool) -> Self {
         let mentioned = PASSED_OVER.into_iter().filter(|name| is_mentioned(name));
         Self::from_mentioned(world, mentioned.collect())
@@ -81,7 +81,7 @@ impl CommandWorld {
                 continue;
             }
             for part in [name, value] {
-                // The length keeps ("ab", "c") apart from ("a", "bc").
+                // The length distinguishes ("ab", "c") from ("a", "bc").
                 hash.update(&(part.len() as u64).to_be_bytes());
                 hash.update(part.as_bytes());
             }
@@ -99,13 +99,13 @@ impl CommandWorld {
         }
     }
 
-    /// Returns whether the same commands, run for `world`, would see the same.
+    /// Returns whether the same commands would see the same in `world`.
     #[must_use]
     pub fn is_that_of(&self, world: &World) -> bool {
         Self::from_mentioned(world, self.mentioned.clone()) == *self
     }
 
-    /// For the sharing key, and for people: no value of a variable but the shell's.
+    /// Returns this for the sharing key and for display, without the value of any variable but the shell's.
     pub(crate) fn explain(&self) -> [(&'static str, String); 4] {
         let digest = hex(&self.environment[..16]);
         [
@@ -117,9 +117,9 @@ impl CommandWorld {
     }
 }
 
-/// Returns whether a PWD is another name of the working directory, which might mean something. The directory's own name is
-/// there already, and one that leads elsewhere is a program's that changed its directory and not the variable: shells set
-/// it anew.
+/// Returns whether a PWD is another name of the working directory, which might matter. The directory's own name is
+/// included anyway. One that leads elsewhere is left from a program that changed its directory without the variable:
+/// shells set it anew.
 fn is_other_name(pwd: &Path, cwd: &Path) -> bool {
     let identity = |path: &Path| {
         path.metadata()

@@ -1,5 +1,4 @@
-//! Every directive of ssh_config, once: the field that has its value, how the value is read, and what it is to those who share a
-//! connection.
+//! Every directive of ssh_config, once: its field, how its value is parsed, and its role in sharing connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,23 +17,23 @@ use super::{CommandWorld, ConfigError, dump};
 /// The role of a directive in sharing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It decides who is reached, trusted or shown, or how: they have it in common. So does whatever nothing else is said of.
+    /// It decides who is reached, trusted or shown, or how: it must be equal. This is the default.
     Shared,
-    /// It says how to log in: a connection has to be one that was logged in to as this allows ([`LogIn`](super::LogIn)).
+    /// It says how to log in: the connection must have been logged in as it allows ([`LogIn`](super::LogIn)).
     LogIn,
-    /// It is the request's that brings it, for what it runs, or for a connection that is made for it.
+    /// It only applies to its own request: to what it runs, or to a connection that is made for it.
     Own,
-    /// Only a master of the system's ssh goes by it.
+    /// Only a master of the system's ssh uses it.
     Master,
-    /// Nothing goes by it, and why.
+    /// Nothing uses it, for this reason.
     Irrelevant(&'static str),
 }
 
-/// The reason to leave a host to the system's ssh because of a directive.
+/// The reason why a directive leaves a host to the system's ssh.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OnlySsh {
     pub(super) why: &'static str,
-    /// Not whenever it is set, but with some of its values, which `support` knows.
+    /// It applies only to some values, which `support` knows.
     pub(super) depends: bool,
 }
 
@@ -43,12 +42,12 @@ const NONE_OF_THESE: &str = "the engine has none of these";
 /// A directive.
 #[derive(Clone, Copy)]
 pub struct Row {
-    /// Its name, in small letters.
+    /// Its name, in lower case.
     pub keyword: &'static str,
     /// Its role in sharing a connection.
     pub role: Role,
-    /// Whether a master of ssh's applies its own to every session and forwarding over it, as it was started with: the mux protocol
-    /// (OpenSSH's PROTOCOL.mux) has no word for it, so that the one of the ssh that asks does not count.
+    /// Whether a master of ssh applies the value that it was started with to every session and forwarding: the mux
+    /// protocol (OpenSSH's PROTOCOL.mux) cannot transmit it, so that the value of the ssh that connects does not count.
     pub(super) is_fixed_by_master: bool,
     pub(super) only_ssh: Option<OnlySsh>,
 }
@@ -81,7 +80,7 @@ impl Row {
         }
     }
 
-    /// Of a session or forwarding, unless it goes over a master of ssh's.
+    /// Like [`Self::own`], except over a master of ssh.
     const fn own_but_for_masters(self) -> Self {
         Self {
             is_fixed_by_master: true,
@@ -112,7 +111,7 @@ impl Row {
         }
     }
 
-    /// The same where it has a value that only ssh can do something with.
+    /// Leaves the host to the system's ssh if the directive has a value that only ssh supports.
     const fn only_ssh_where(self, why: &'static str) -> Self {
         Self {
             only_ssh: Some(OnlySsh { why, depends: true }),
@@ -121,8 +120,8 @@ impl Row {
     }
 }
 
-/// Makes of one list all that has to know each directive: the fields with their documentation, what reads them, what is compared,
-/// what is passed over, and what is left to the system's ssh.
+/// Generates everything that has to know each directive: the documented fields, the parser, the comparison, the ignored
+/// ones, and those that are left to the system's ssh.
 macro_rules! directives {
     (
         ($f:ident, $k:ident, $tokens:ident, $around:ident)
@@ -142,14 +141,14 @@ macro_rules! directives {
             $(pub(super) $beside: $of,)*
         }
 
-        /// Every directive that is known.
+        /// Every known directive.
         pub const DIRECTIVES: &[Row] = &[
             $(Row::new($keyword)$(.$role($($($says),+)?))*,)*
             $(Row::new($other).$other_role($($($other_says),+)?),)*
         ];
 
         impl HostConfig {
-            /// Reads each directive. Those behind may use the fields of those before.
+            /// Parses each directive. Later ones may use the fields of earlier ones.
             pub(super) fn from_rows(
                 beside: Beside,
                 $f: &mut Fields,
@@ -163,7 +162,7 @@ macro_rules! directives {
                 Ok(Self { $($beside: beside.$beside,)* $($field,)* })
             }
 
-            /// Returns the value of a directive, and whether it is set, for those that have a field.
+            /// Returns the value of a directive that has a field.
             pub(super) fn value_of(&self, keyword: &str) -> Option<&dyn Shown> {
                 match keyword {
                     $($keyword => Some(&self.$field),)*
@@ -177,10 +176,10 @@ macro_rules! directives {
 directives! {
     (f, k, tokens, around)
 
-    /// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
+    /// The configuration of one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
     ///
-    /// Paths are absolute: `~`, tokens and `${VAR}` are expanded as ssh expands them, and relative ones begin at the
-    /// caller's working directory. Directives are documented in ssh_config(5); a comment here says only what differs.
+    /// Paths are absolute: `~`, tokens and `${VAR}` are expanded as in ssh, and relative ones begin at the caller's
+    /// working directory. Directives are documented in ssh_config(5); a comment here only gives differences.
     #[derive(Debug, Clone, PartialEq, Eq)]
     #[allow(
         clippy::struct_excessive_bools,
@@ -195,40 +194,40 @@ directives! {
         port: u16,
         /// The remote user.
         user: String,
-        /// The file that `-F` named, absolute, for resolving jump hosts from the same one; "none" stays as it is.
+        /// The argument of `-F`, absolute, for resolving jump hosts from the same file; "none" is kept.
         config_file: Option<PathBuf>,
-        /// The configuration of the last jump host, which has that of the one before it, and so on; `None` if there are
-        /// none, or none was resolved.
+        /// The configuration of the last jump host, which contains that of the one before it, and so on; `None` if
+        /// there are none, or none was resolved.
         jump: Option<Arc<HostConfig>>,
-        /// The caller's world, where commands of the user's take part in who is reached or trusted: `ProxyCommand`,
-        /// `KnownHostsCommand`, and a `Match exec` in the files, whatever it decided.
+        /// The caller's environment, if the user's commands take part in who is reached or trusted: `ProxyCommand`,
+        /// `KnownHostsCommand`, and a `Match exec` in the files, whatever its result.
         commands: Option<CommandWorld>,
-        /// Whether `kex_algorithms` are those of an ssh without any configuration: nobody has chosen them.
+        /// Whether `kex_algorithms` are ssh's defaults, so that nobody has chosen them.
         kex_is_default: bool,
         /// Whether known_hosts may decide which of `host_key_algorithms` come first.
         ///
-        /// ssh lets it where the user set no list, or one that begins with `+` or `-` (sshconnect2.c, `ssh_kex2`).
-        /// `ssh -G` prints the resulting list only, so this is true for its default with more behind it or with some
-        /// left out: an own list in the default's order expresses no other preference, and is told apart by no one.
+        /// ssh allows that if the user set no list, or one that begins with `+` or `-` (sshconnect2.c, `ssh_kex2`).
+        /// `ssh -G` only prints the resulting list, so that this is true for its default with some appended or left
+        /// out: a user's list in the default's order expresses no other preference, and cannot be distinguished.
         host_key_order_is_free: bool,
-        /// ssh's messages on standard error while it reads the configuration, whatever LogLevel is: missing files of
-        /// `-i`, an agent that cannot be forwarded, directives that it no longer has.
+        /// ssh's messages on standard error while it reads the configuration, at any LogLevel: missing files of `-i`,
+        /// an agent that cannot be forwarded, obsolete directives.
         remarks: Vec<String>,
-        /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
+        /// Lines with a known keyword and an unknown value; each is a reason for the system's ssh.
         not_understood: Vec<dump::Directive>,
-        /// Directives beside which the files or the command line say something that `ssh -G` does not print.
+        /// Directives for which the files or the command line have a setting that `ssh -G` does not print.
         ambiguous: Vec<dump::Directive>,
         /// Lines with an unknown keyword; each is a reason for the system's ssh.
         unknown: Vec<dump::Directive>,
-        /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told. In one piece: each
-        /// host has them, and few hosts such a master.
+        /// Lines for which a master of the system's ssh uses its own value, whatever the ssh that connects has. In one
+        /// piece: each host has them, but few have such a master.
         fixed_by_master: Box<str>,
         /// Whether a master of the system's ssh is shared instead of the engine's connections
         /// ([`through_ssh`](Self::through_ssh)).
         has_master: bool,
     }
 
-    // The way there.
+    // Reaching the host.
 
     /// `ProxyJump` and `ProxyCommand`.
     proxy: Proxy = "proxycommand" => readers::proxy(f, k, tokens)?;
@@ -239,24 +238,24 @@ directives! {
     address_family: AddressFamily = "addressfamily" => f.word(k, AddressFamily::parse, AddressFamily::Any);
     /// `BindAddress`.
     bind_address: Option<String> = "bindaddress" => f.name(k);
-    /// `BindInterface`.
+    /// `ConnectTimeout`; `None` for the system's own.
     bind_interface: Option<String> = "bindinterface" => f.name(k);
     /// `ConnectTimeout`; `None` for the system's own.
     connect_timeout: Option<Duration> = "connecttimeout" => f.seconds(k), own;
     /// `ConnectionAttempts`, at least 1.
     connection_attempts: u32 = "connectionattempts" => f.number(k, 1).max(1), own;
-    /// `TCPKeepAlive`. "all" (OpenSSH 10.6) is for the sockets of forwardings, too.
+    /// `TCPKeepAlive`. "all" (OpenSSH 10.6) also applies to the sockets of forwardings.
     tcp_keep_alive: bool = "tcpkeepalive" => f.word(k, |value| if value == "all" { Some(true) } else { values::flag(value) }, true), own;
-    /// `ServerAliveInterval`; `None` where it is 0.
+    /// `ServerAliveInterval`; `None` if it is 0.
     server_alive_interval: Option<Duration> = "serveraliveinterval" => f.seconds(k), own;
     /// `ServerAliveCountMax`.
     server_alive_count_max: u32 = "serveralivecountmax" => f.number(k, 3), own;
     /// `IPQoS`.
     ip_qos: IpQos = "ipqos" => f.word(k, IpQos::parse, IpQos::default());
-    /// `VersionAddendum` (OpenSSH 10): text behind our identification line.
+    /// `VersionAddendum` (OpenSSH 10): text after our identification line.
     version_addendum: Option<String> = "versionaddendum" => f.text(k),
         only_ssh("text of one's own behind the identification is sent by ssh only");
-    /// `RefuseConnection` (OpenSSH 10): do not connect, and say this.
+    /// `RefuseConnection` (OpenSSH 10): do not connect, and show this text.
     refuse_connection: Option<String> = "refuseconnection" => f.text(k);
 
     // The transport.
@@ -276,25 +275,25 @@ directives! {
     ca_signature_algorithms: Vec<String> = "casignaturealgorithms" => f.names(k);
     /// `RequiredRSASize`, in bits.
     required_rsa_size: u32 = "requiredrsasize" => f.number(k, 1024);
-    /// `Compression`. `ssh -G` of OpenSSH 9.9 and later has no word for what "yes" means there.
+    /// `Compression`. `ssh -G` of OpenSSH 9.9 and later prints UNKNOWN for "yes".
     compression: bool = "compression" => f.word(k, |value| if value == "UNKNOWN" { Some(true) } else { values::flag(value) }, false);
     /// `RekeyLimit`.
     rekey_limit: RekeyLimit = "rekeylimit" => f.word(k, RekeyLimit::parse, RekeyLimit::default());
-    /// `WarnWeakCrypto` (OpenSSH 10.1; an `ssh` before it warns of nothing).
+    /// `WarnWeakCrypto` (OpenSSH 10.1; earlier versions warn of nothing).
     warn_weak_crypto: WeakCryptoWarning = "warnweakcrypto" => f.word(k, WeakCryptoWarning::parse, WeakCryptoWarning::No), own;
 
-    // Who the server is.
+    // Verifying the server.
 
     /// `UserKnownHostsFile`.
     user_known_hosts_files: Vec<PathBuf> = "userknownhostsfile" => f.paths(k).iter().map(|file| around.absolute(file)).collect();
-    /// `GlobalKnownHostsFile`. ssh expands the tilde here, and nothing else.
+    /// `GlobalKnownHostsFile`. ssh only expands the tilde here.
     global_known_hosts_files: Vec<PathBuf> = "globalknownhostsfile" => f.paths(k).iter()
         .map(|file| around.account.expand_tilde(file).unwrap_or_else(|| file.clone()))
         .map(|file| around.absolute(&file))
         .collect();
     /// `KnownHostsCommand`, unexpanded.
     known_hosts_command: Option<String> = "knownhostscommand" => f.text(k), only_ssh("only ssh runs a KnownHostsCommand");
-    /// `RevokedHostKeys`. A file that cannot be read refuses every key.
+    /// `RevokedHostKeys`. An unreadable file refuses every key.
     revoked_host_keys: Option<PathBuf> = "revokedhostkeys" => f.text(k).map(|file| around.absolute(&file)),
         only_ssh_where("the file is a binary revocation list, which ssh reads; a list of keys would do"
         );
@@ -320,7 +319,7 @@ directives! {
     /// `VisualHostKey`.
     visual_host_key: bool = "visualhostkey" => f.flag(k, false), own;
 
-    // Who the user is.
+    // Authenticating the user.
 
     /// `IdentityFile`.
     identity_files: Vec<IdentityFile> = "identityfile" => readers::identity_files(f, k, tokens)?;
@@ -332,8 +331,8 @@ directives! {
     identity_agent: Option<PathBuf> = "identityagent" => readers::identity_agent(f, k, around.world);
     /// `AddKeysToAgent`.
     add_keys_to_agent: AddKeysToAgent = "addkeystoagent" => f.word(k, AddKeysToAgent::parse, AddKeysToAgent::default()), own;
-    /// `ForwardAgent`: sshd gives every session of a connection the first one's agent. Without an agent there is none to forward
-    /// (ssh.c, `check_agent_present`).
+    /// `ForwardAgent`: sshd gives every session of a connection the first one's agent. Without an agent there is none
+    /// to forward (ssh.c, `check_agent_present`).
     forward_agent: ForwardAgent = "forwardagent" => match readers::forward_agent(f, k, around.world) {
         ForwardAgent::Yes if identity_agent.is_none() => ForwardAgent::No,
         forward => forward,
@@ -351,7 +350,7 @@ directives! {
         f.word(k, PubkeyAuthentication::parse, PubkeyAuthentication::Yes), log_in;
     /// `PasswordAuthentication`.
     password_authentication: bool = "passwordauthentication" => f.flag(k, true), log_in;
-    /// `KbdInteractiveAuthentication`. The name before OpenSSH 8.7 only says so where it says no.
+    /// `KbdInteractiveAuthentication`. The name before OpenSSH 8.7 only matters if it is set to no.
     kbd_interactive_authentication: bool = "kbdinteractiveauthentication" =>
         f.flag(k, true) && f.flag("challengeresponseauthentication", true), log_in;
     /// `KbdInteractiveDevices`.
@@ -359,7 +358,7 @@ directives! {
     /// `HostbasedAuthentication`.
     hostbased_authentication: bool = "hostbasedauthentication" => f.flag(k, false),
         only_ssh("host-based authentication needs ssh and ssh-keysign");
-    /// `GSSAPIAuthentication`; a reason for the system's ssh only where no other method may be tried.
+    /// `GSSAPIAuthentication`; requires the system's ssh only if no other method may be tried.
     gssapi_authentication: bool = "gssapiauthentication" => f.flag(k, false);
     /// `GSSAPIKeyExchange`.
     gssapi_key_exchange: bool = "gssapikeyexchange" => f.flag(k, false),
@@ -369,7 +368,7 @@ directives! {
     /// `BatchMode`.
     batch_mode: bool = "batchmode" => f.flag(k, false), own;
 
-    // What is shared, as ssh has it.
+    // Sharing, as in ssh.
 
     /// `ControlMaster`.
     control_master: ControlMaster = "controlmaster" => f.word(k, ControlMaster::parse, ControlMaster::No), own;
@@ -378,13 +377,13 @@ directives! {
     /// `ControlPersist`.
     control_persist: ControlPersist = "controlpersist" => f.word(k, ControlPersist::parse, ControlPersist::No), own;
 
-    // What is run.
+    // Sessions.
 
     /// `RemoteCommand`.
     remote_command: Option<String> = "remotecommand" => f.text(k), own;
-    /// `PermitLocalCommand`: for `LocalCommand`, and for `!` in the command line that an escape sequence opens.
+    /// `PermitLocalCommand`: for `LocalCommand`, and for `!` in the command line of the escape sequence.
     permit_local_command: bool = "permitlocalcommand" => f.flag(k, false), own;
-    /// `LocalCommand`, where `PermitLocalCommand` allows it.
+    /// `LocalCommand`, if `PermitLocalCommand` allows it.
     local_command: Option<LocalCommand> = "localcommand" => readers::local_command(f, k, tokens, permit_local_command)?, own,
         only_ssh("a command on this side after connecting is run by ssh and trunkline ssh only");
     /// `RequestTTY`.
@@ -406,14 +405,14 @@ directives! {
     escape_char: Option<u8> = "escapechar" => f.word(k, values::escape_char, Some(b'~')), own;
     /// `EnableEscapeCommandline`.
     enable_escape_commandline: bool = "enableescapecommandline" => f.flag(k, false), own;
-    /// `ObscureKeystrokeTiming` (OpenSSH 9.5): the interval between packets; `None` where it is off or unknown.
+    /// `ObscureKeystrokeTiming` (OpenSSH 9.5): the interval between packets; `None` if it is off or unknown.
     obscure_keystroke_timing: Option<Duration> = "obscurekeystroketiming" => f.parse(k, readers::keystroke_interval).flatten(),
         own_but_for_masters;
     /// `ChannelTimeout` (OpenSSH 9.6): channel types (or "global") and how long each may be idle.
     channel_timeouts: Vec<(String, Duration)> = "channeltimeout" => f.parse(k, readers::channel_timeouts).unwrap_or_default(),
         own_but_for_masters;
 
-    // What is forwarded.
+    // Forwarding.
 
     /// `LocalForward`.
     local_forwards: Vec<Forward> = "localforward" => f.all(k, Forward::parse), own;
@@ -446,18 +445,18 @@ directives! {
 
     without a field:
 
-    // What the others are read with, and who is reached in any case.
+    // Inputs of the others, and the target.
     "host", share;
     "hostname", share;
     "port", share;
     "proxyjump", share;
     "user", share;
-    // Whether windows are trusted (mux.c, `mux_session_confirm`).
+    // Trust in X11 windows (mux.c, `mux_session_confirm`).
     "forwardx11trusted", of_masters;
     "forwardx11timeout", of_masters;
     "xauthlocation", of_masters;
     "tunneldevice", of_masters;
-    // How a master was logged in to.
+    // The log-in of a master.
     "enablesshkeysign", of_masters;
     "hostbasedacceptedalgorithms", of_masters;
     "hostbasedkeytypes", of_masters;
@@ -479,7 +478,7 @@ directives! {
 }
 
 impl Row {
-    /// The directive of this name, in small letters.
+    /// Returns the directive with this name, in lower case.
     pub(super) fn by_name(keyword: &str) -> Option<&'static Self> {
         DIRECTIVES.iter().find(|row| row.keyword == keyword)
     }
@@ -555,7 +554,7 @@ mod tests {
             let rows = DIRECTIVES.iter().filter(|row| row.keyword == keyword).count();
             assert_eq!(rows, 1, "{keyword}");
         }
-        // What ssh was called with, and a name that it has no more.
+        // ssh's own argument, and an obsolete name.
         let beside = ["host", "hostbasedkeytypes"];
         assert_eq!(
             DIRECTIVES.len(),
@@ -563,7 +562,7 @@ mod tests {
         );
     }
 
-    /// The guide's table: by what they are, the directives as ssh_config(5) writes them.
+    /// Returns the guide's table: the directives by role, with the names of ssh_config(5).
     fn table() -> String {
         let name = |row: &&Row| {
             let known = trunkline_request::ssh_options::Directive::by_name(row.keyword);

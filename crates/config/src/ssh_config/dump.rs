@@ -1,4 +1,4 @@
-//! The output of `ssh -G`: one directive a line, the keyword in small letters.
+//! The output of `ssh -G`: one directive per line, the keyword in lower case.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 /// One line of `ssh -G`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Directive {
-    /// The keyword, in small letters.
+    /// The keyword, in lower case.
     pub keyword: String,
-    /// Everything behind the first space; empty for a keyword alone.
+    /// Everything after the first space; empty for a keyword alone.
     pub value: String,
 }
 
-/// Reads what `ssh -G` printed. Total: any bytes give some list, and bytes that are not UTF-8 become U+FFFD, which
-/// [`Fields::parse`] then refuses to call understood.
+/// Parses the output of `ssh -G`. Any bytes give some list; bytes that are not UTF-8 become U+FFFD, which
+/// [`Fields::parse`] rejects.
 pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
     let text = String::from_utf8_lossy(output);
-    // Only a line feed ends a line: ssh prints a carriage return of a quoted argument as it stands.
+    // Only a line feed ends a line: ssh prints a carriage return of a quoted argument unchanged.
     text.split('\n')
         .filter(|line| !line.trim().is_empty())
         .map(|line| {
@@ -29,18 +29,18 @@ pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
         .collect()
 }
 
-/// A directive that is set otherwise than ssh has it on its own.
+/// A directive whose value differs from ssh's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departure {
-    /// The keyword, in small letters.
+    /// The keyword, in lower case.
     pub keyword: String,
-    /// Its value; of several lines, one value after the other.
+    /// Its value; if it has several lines, one value per line.
     pub values: Vec<String>,
-    /// Its usual value; empty for none.
+    /// Its default; may be empty.
     pub usual: Vec<String>,
 }
 
-/// Returns the lines of `configured` that differ from `usual`, in its order, and then the ones that only `usual` has.
+/// Returns the lines of `configured` that differ from `usual`, in its order, and then those that only `usual` has.
 pub(crate) fn departures(configured: &[Directive], usual: &[Directive]) -> Vec<Departure> {
     let values = |of: &[Directive], keyword: &str| -> Vec<String> {
         let lines = of.iter().filter(|directive| directive.keyword == keyword);
@@ -60,10 +60,10 @@ pub(crate) fn departures(configured: &[Directive], usual: &[Directive]) -> Vec<D
         .collect()
 }
 
-/// The directives still to be read. Whatever nobody takes is left over, which is how an unknown one is noticed.
+/// The directives still to be parsed. The remaining ones are unknown.
 pub(crate) struct Fields {
     left: Vec<Directive>,
-    /// Directives that were taken but not understood.
+    /// Directives with values that could not be parsed.
     pub(crate) not_understood: Vec<Directive>,
 }
 
@@ -75,8 +75,8 @@ impl Fields {
         }
     }
 
-    /// Takes every line of `keyword`, in order, through `read`; a line it returns `None` for counts as not
-    /// understood.
+    /// Takes every line of `keyword`, in order, and parses it with `read`. Lines for which that returns `None` count as
+    /// not understood.
     pub(crate) fn all<T>(&mut self, keyword: &str, mut read: impl FnMut(&str) -> Option<T>) -> Vec<T> {
         let mut values = Vec::new();
         let mut at = 0;
@@ -94,23 +94,23 @@ impl Fields {
         values
     }
 
-    /// The only line of `keyword`; of several the first, as in ssh_config.
+    /// Takes the only line of `keyword`; of several the first, as in ssh_config.
     pub(crate) fn parse<T>(&mut self, keyword: &str, read: impl FnMut(&str) -> Option<T>) -> Option<T> {
         self.all(keyword, read).into_iter().next()
     }
 
-    /// A string in which "none" is a name like any other.
+    /// Takes a string, in which "none" has no special meaning.
     pub(crate) fn name(&mut self, keyword: &str) -> Option<String> {
         self.parse(keyword, |value| Some(value.to_owned()))
             .filter(|value| !value.is_empty())
     }
 
-    /// A string; "none" counts as absent.
+    /// Takes a string; "none" counts as absent.
     pub(crate) fn text(&mut self, keyword: &str) -> Option<String> {
         self.name(keyword).filter(|value| value != "none")
     }
 
-    /// A comma-separated list of names.
+    /// Takes a comma-separated list of names.
     pub(crate) fn names(&mut self, keyword: &str) -> Vec<String> {
         let list = self
             .parse(keyword, |value| Some(value.to_owned()))
@@ -121,34 +121,34 @@ impl Fields {
             .collect()
     }
 
-    /// A yes/no directive, with ssh's default for a line that is missing.
+    /// Takes a yes/no directive, with ssh's default for a missing line.
     pub(crate) fn flag(&mut self, keyword: &str, default: bool) -> bool {
         self.parse(keyword, super::values::flag).unwrap_or(default)
     }
 
-    /// A number, with ssh's default for a line that is missing.
+    /// Takes a number, with ssh's default for a missing line.
     pub(crate) fn number(&mut self, keyword: &str, default: u32) -> u32 {
         self.parse(keyword, |value| value.parse().ok()).unwrap_or(default)
     }
 
-    /// A value that has words or a form of its own, with ssh's default for a line that is missing.
+    /// Takes a value with its own format, with ssh's default for a missing line.
     pub(crate) fn word<T>(&mut self, keyword: &str, read: impl FnMut(&str) -> Option<T>, default: T) -> T {
         self.parse(keyword, read).unwrap_or(default)
     }
 
-    /// A string; "no" and "false" count as absent.
+    /// Takes a string; "no" and "false" count as absent.
     pub(crate) fn unless_no(&mut self, keyword: &str) -> Option<String> {
         self.text(keyword)
             .filter(|value| value != "no" && value != "false")
     }
 
-    /// A list of names, or that of another keyword where there is none.
+    /// Takes a list of names, or that of an older keyword if it is empty.
     pub(crate) fn names_or(&mut self, keyword: &str, older: &str) -> Vec<String> {
         let (names, older) = (self.names(keyword), self.names(older));
         if names.is_empty() { older } else { names }
     }
 
-    /// A list of paths; "none" is an empty one.
+    /// Takes a list of paths; "none" is an empty one.
     pub(crate) fn paths(&mut self, keyword: &str) -> Vec<String> {
         let list = self
             .parse(keyword, |value| Some(super::values::paths(value)))
@@ -159,7 +159,7 @@ impl Fields {
         }
     }
 
-    /// A time in seconds; "none" and 0 mean no limit.
+    /// Takes a time in seconds; "none" and 0 mean no limit.
     pub(crate) fn seconds(&mut self, keyword: &str) -> Option<Duration> {
         let read = |value: &str| match value {
             "none" => Some(Duration::ZERO),
@@ -177,7 +177,7 @@ impl Fields {
             .map(String::as_str)
     }
 
-    /// Returns the directives that were not taken.
+    /// Returns the directives that were not taken, and those that were not understood.
     pub(crate) fn into_unread(self) -> (Vec<Directive>, Vec<Directive>) {
         (self.left, self.not_understood)
     }

@@ -1,5 +1,4 @@
-//! The files that ssh_config is made of: which they are, what in them makes an answer short-lived, and whether they
-//! have changed since.
+//! The files of ssh_config: finds them, what makes an answer short-lived, and whether they have changed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,33 +16,32 @@ use super::{ForwardAgent, HostConfig, World};
 
 /// The findings in the files that `ssh -G` reads.
 ///
-/// This does not interpret ssh_config; ssh does. It follows every `Include`, also those in blocks that do not
-/// match, so that it errs on the side of asking ssh again.
+/// This does not interpret ssh_config; ssh does. It follows every `Include`, even in blocks that do not match, so that
+/// at worst ssh is asked again.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// Every file read, every file that is missing and every directory that a wildcard searched.
+    /// Every file read, every missing file and every directory that a wildcard searched.
     pub(crate) stamps: Vec<(PathBuf, Stamp)>,
-    /// Environment variables that are mentioned.
+    /// The mentioned environment variables.
     pub(crate) variables: BTreeSet<String>,
-    /// The answer depends on more than files and variables: a foreign `Match exec`, the network, or files beyond
-    /// the bounds below.
+    /// The answer depends on more than files and variables: a foreign `Match exec`, the network, or files beyond the
+    /// bounds below.
     pub(crate) volatile: bool,
-    /// A command of the user's took part in the answer, or may have: a foreign `Match exec`, or files that were not looked
-    /// into.
+    /// The user's commands took part in the answer, or may have: a foreign `Match exec`, or files that were not read.
     pub(crate) runs_commands: bool,
-    /// `ForwardAgent no`, or `-a`, is said somewhere.
+    /// `ForwardAgent no` or `-a` is set somewhere.
     pub(crate) refuses_agent: bool,
-    /// A forwarding to a host called `socks` is asked for somewhere.
+    /// A forwarding to a host called `socks` is set somewhere.
     pub(crate) forwards_to_socks: bool,
     /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
     pub(crate) aliases: Vec<String>,
     /// The values of `ControlPath`, as written, in the order of the files.
     pub(crate) control_paths: Vec<String>,
-    /// The values of `UserKnownHostsFile` and `GlobalKnownHostsFile`, likewise.
+    /// The values of `UserKnownHostsFile` and `GlobalKnownHostsFile`, as written, in the order of the files.
     pub(crate) known_hosts: Vec<String>,
 }
 
-/// Every `ControlPath` of the files, absolute, with `~` and variables expanded and tokens as they are, but `%d`.
+/// Returns every `ControlPath` of the files, absolute, with `~`, variables and `%d` expanded but no other tokens.
 ///
 /// # Errors
 /// [`super::ConfigError::NoAccount`].
@@ -60,7 +58,7 @@ pub fn control_paths(world: &World, config_file: Option<&OsStr>) -> Result<Vec<S
         .collect())
 }
 
-/// The files that may say which hosts are known: the usual ones, and those that ssh_config names without tokens.
+/// Returns the files that may list known hosts: the usual ones, and those that ssh_config names without tokens.
 ///
 /// # Errors
 /// [`super::ConfigError::NoAccount`].
@@ -87,7 +85,7 @@ pub(crate) fn known_hosts_files(
         .collect())
 }
 
-/// `${NAME}` by its value, which is not expanded again.
+/// Replaces `${NAME}` by its value, which is not expanded again.
 fn expand_variables(text: &str, world: &World) -> String {
     let mut text = text.to_owned();
     while let Some((before, rest)) = text.split_once("${") {
@@ -101,7 +99,7 @@ fn expand_variables(text: &str, world: &World) -> String {
 }
 
 impl Sources {
-    /// As [`Sources::scan`], for whoever runs this process.
+    /// As [`Sources::scan`], for the user of this process.
     pub(crate) fn for_current_user(
         world: &World,
         config_file: Option<&OsStr>,
@@ -109,7 +107,7 @@ impl Sources {
         Ok(Self::scan(&Account::current()?, world, config_file))
     }
 
-    /// Reads the user's and the system's file, or only `config_file` (what `-F` named; "none" for no file).
+    /// Reads the user's and the system's file, or only `config_file` (the argument of `-F`; "none" for no file).
     pub(crate) fn scan(account: &Account, world: &World, config_file: Option<&OsStr>) -> Self {
         let mut sources = Self::default();
         match config_file {
@@ -125,14 +123,14 @@ impl Sources {
         sources
     }
 
-    /// Returns whether every file is still what it was.
+    /// Returns whether all files are unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
         self.stamps
             .iter()
             .all(|(path, stamp)| stamp.still_describes(path))
     }
 
-    /// Notes the variables in an argument, and what in it makes the answer short-lived.
+    /// Notes the variables in an argument, and whether it makes the answer short-lived.
     pub(crate) fn note_argument(&mut self, argument: &OsStr) {
         let text = argument.to_string_lossy();
         note_variables(&text, &mut self.variables);
@@ -143,8 +141,8 @@ impl Sources {
         self.forwards_to_socks |= text.contains(SOCKS);
     }
 
-    /// The directives that `ssh -G` printed as if nothing else was said. readconf.c keeps whether the agent is forwarded and
-    /// its path apart, and prints the path alone; and it prints a forwarding to a host called `socks` as a dynamic one.
+    /// Returns the directives that `ssh -G` printed without another setting. Of whether the agent is forwarded and its
+    /// path, readconf.c prints only the path. It prints a forwarding to a host called `socks` as a dynamic one.
     pub(crate) fn ambiguous(&self, config: &HostConfig) -> Vec<Directive> {
         let mut ambiguous = Vec::new();
         let mut add = |keyword: &str, value: String| {
@@ -220,16 +218,16 @@ impl Sources {
         }
     }
 
-    /// There is more than is looked into: anything may be in it.
+    /// Notes that there is more than was read: it may contain anything.
     fn leave_unread(&mut self) {
         (self.volatile, self.runs_commands) = (true, true);
     }
 
-    /// readconf.c, oInclude: relative to ~/.ssh or /etc/ssh; since 9.9 with variables and tokens.
+    /// Follows an Include (readconf.c, oInclude): relative to ~/.ssh or /etc/ssh; since 9.9 with variables and tokens.
     fn include(&mut self, pattern: &str, origin: Origin, account: &Account, world: &World, depth: u32) {
         let pattern = expand_variables(pattern, world);
         if pattern.contains('%') {
-            // Which file this is depends on the host.
+            // The file depends on the host.
             return self.leave_unread();
         }
         let Some(pattern) = account.expand_tilde(&pattern) else {
@@ -245,8 +243,8 @@ impl Sources {
         }
     }
 
-    /// The files that a pattern names, in glob(3)'s order. Directories that were searched are stamped, so that a new
-    /// file in one is noticed.
+    /// Returns the files that a pattern names, in glob(3)'s order. Searched directories are stamped, so that a new file
+    /// in one is noticed.
     fn matches(&mut self, pattern: &Path) -> Vec<PathBuf> {
         const WILD: [char; 3] = ['*', '?', '['];
         let mut found = vec![PathBuf::new()];
@@ -256,7 +254,7 @@ impl Sources {
                 continue;
             };
             let name = name.to_string_lossy();
-            // Classes and escapes are read by ssh only.
+            // Only ssh handles classes and escapes.
             if name.contains('\\') || name.contains("[:") {
                 self.leave_unread();
                 return Vec::new();
@@ -277,7 +275,7 @@ impl Sources {
                 }
                 self.stamps.push((directory.clone(), Stamp::read(&directory)));
                 for name in names_in(&directory).unwrap_or_default() {
-                    // glob(3): a leading dot is matched by a dot only.
+                    // glob(3): only a dot matches a leading dot.
                     let hidden = name.starts_with('.') && !wanted.as_str().starts_with('.');
                     if !hidden && wanted.matches(&name) {
                         deeper.push(directory.join(&name));
@@ -293,7 +291,7 @@ impl Sources {
 /// The text in a forwarding to a host called `socks`.
 const SOCKS: &str = "socks:";
 
-/// Returns whether an argument is one of ssh's options that take no value, or several in one, with this one among them.
+/// Returns whether an argument consists of ssh's options without values, and includes this one.
 fn has_flag(argument: &str, flag: char) -> bool {
     const FLAGS: &str = "46AaCfGgKkMNnqsTtVvXxYy";
     let Some(options) = argument.strip_prefix('-') else {
@@ -303,7 +301,7 @@ fn has_flag(argument: &str, flag: char) -> bool {
     flags.into_iter().any(|option| option == flag)
 }
 
-/// The owner of a file, who decides where a relative `Include` begins.
+/// The owner of a file, which decides where a relative `Include` begins.
 #[derive(Clone, Copy)]
 enum Origin {
     User,
@@ -316,7 +314,7 @@ const SYSTEM_FILES: &[&str] = &["/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config"
 /// readconf.c READCONF_MAX_DEPTH.
 const DEEPEST_INCLUDE: u32 = 16;
 
-/// More files, or longer ones, are not watched; ssh is then asked again and again.
+/// The most files, and the longest ones, that are watched; beyond that ssh is asked every time.
 const MOST_FILES: usize = 1024;
 const LONGEST_FILE: u64 = 4 * 1024 * 1024;
 
@@ -330,12 +328,12 @@ pub(crate) enum Stamp {
         size: u64,
         modified: (i64, i64),
         changed: (i64, i64),
-        /// Of the content, where the file was so young that a change might leave the same times.
+        /// A digest of the content, if the file was so new that a change might leave the same times.
         content: Option<Vec<u8>>,
     },
 }
 
-/// Two changes within a file system's time granularity look like one; two seconds is the coarsest in use.
+/// The age below which two changes may look like one: two seconds is the coarsest time granularity in use.
 const YOUNG: Duration = Duration::from_secs(2);
 
 impl Stamp {
@@ -373,13 +371,13 @@ impl Stamp {
 fn is_young(metadata: &Metadata) -> bool {
     let seconds = u64::try_from(metadata.mtime().max(metadata.ctime())).unwrap_or(0);
     let touched = UNIX_EPOCH + Duration::from_secs(seconds);
-    // A file from the future is young as well.
+    // A file from the future counts as new.
     SystemTime::now()
         .duration_since(touched)
         .map_or(true, |age| age < YOUNG)
 }
 
-/// A digest of a file's bytes or a directory's names.
+/// Returns a digest of a file's bytes or a directory's names.
 fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
     let mut bytes = Vec::new();
     if metadata.is_dir() {
@@ -390,7 +388,7 @@ fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
     digest(&SHA256, &bytes).as_ref().to_vec()
 }
 
-/// The names in a directory, sorted as glob(3) does. Names that are not UTF-8 are left out.
+/// Returns the names in a directory, sorted as by glob(3). Names that are not UTF-8 are left out.
 fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     let mut names: Vec<String> = fs::read_dir(directory)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -399,7 +397,7 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Splits a line into its keyword and arguments (misc.c `strdelim` and `argv_split`): spaces, one `=` behind the
+/// Splits a line into its keyword and arguments (misc.c `strdelim` and `argv_split`): spaces, one `=` after the
 /// keyword, quotes, and a comment from an unquoted `#` at the start of a word.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let line = line.trim();
@@ -441,16 +439,16 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     }
 }
 
-/// The things that a `Match` line may ask for beside the names in the request.
+/// The inputs of a `Match` line beside the names in the request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Foreign {
-    /// The addresses of this machine.
+    /// This machine's addresses.
     Addresses,
     /// A command other than `trunkline up`.
     Command,
 }
 
-/// The most that one of a `Match` line's conditions asks of that.
+/// Returns the most foreign input of a `Match` line's conditions.
 fn foreign_condition(conditions: &[String]) -> Option<Foreign> {
     let mut conditions = conditions.iter();
     let mut most = None;
@@ -474,8 +472,8 @@ fn foreign_condition(conditions: &[String]) -> Option<Foreign> {
     most
 }
 
-/// Returns whether a command is that of `trunkline setup ssh`: the program, which has the shell replace itself, behind
-/// a test of whether it is there.
+/// Returns whether a command is that of `trunkline setup ssh`: the program, run with exec, after a test of its
+/// existence.
 fn is_stanza(command: &str) -> bool {
     let command = command.trim_start();
     let (tested, command) = match command
@@ -491,7 +489,7 @@ fn is_stanza(command: &str) -> bool {
     program.rsplit('/').next() == Some("trunkline")
         && tested.is_none_or(|tested| tested == program)
         && words.next() == Some("up")
-        // Anything a shell could do behind it is foreign.
+        // Any shell construct after it is foreign.
         && !command.contains([';', '&', '|', '`', '$', '<', '>', '(', '\n'])
 }
 

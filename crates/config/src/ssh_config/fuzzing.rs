@@ -11,13 +11,13 @@ use super::readers::Surroundings;
 use super::tokens::VersionTokens;
 use super::{ConfigError, World, resolver};
 
-/// Reads what `ssh -G` printed.
+/// Parses the output of `ssh -G`.
 #[must_use]
 pub fn dump(output: &[u8]) -> Vec<Directive> {
     dump::parse(output)
 }
 
-/// Makes a host of what `ssh -G` printed, if it is one.
+/// Creates a host from the output of `ssh -G`, if it is valid.
 pub fn host(output: &[u8]) -> Option<HostConfig> {
     let world = World::from_parts("/".into(), BTreeMap::new());
     let account = Account {
@@ -37,7 +37,7 @@ pub fn host(output: &[u8]) -> Option<HostConfig> {
     HostConfig::read(dump::parse(output), &around).ok()
 }
 
-/// Whether a value may stand behind `-o`.
+/// Checks whether a value may be an argument of `-o`.
 ///
 /// # Errors
 /// [`ConfigError::ControlCharacter`].

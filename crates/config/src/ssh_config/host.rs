@@ -15,23 +15,23 @@ use super::tokens::{Tokens, VersionTokens};
 use super::{CommandWorld, ConfigError, Vantage, World};
 
 impl HostConfig {
-    /// Whom it reaches, as `user@host` in the user's own words.
+    /// Returns `user@host`, with the host as the user named it.
     pub fn who(&self) -> String {
         format!("{}@{}", self.user, self.original_host)
     }
 
-    /// Returns whether LogLevel allows messages other than errors. ssh prints those at INFO.
+    /// Returns whether LogLevel allows messages other than errors, which ssh prints at INFO.
     pub fn tells(&self) -> bool {
         self.log_level >= LogLevel::Info
     }
 
-    /// A host by explicit values, for programs that bring everything themselves: no file, no environment and no `ssh`
-    /// takes part.
+    /// Creates a host from explicit values, for programs that provide everything themselves: no file, environment or
+    /// `ssh` is used.
     ///
-    /// `hostname` is a name or an address, `port` 1 to 65535. The rest are OpenSSH's defaults, without what those take from
-    /// the user's account: no key files, no agent, no known_hosts files, no proxy, and every algorithm that the engine
-    /// has. Fields can be changed before it is used. Unknown host keys are refused (`StrictHostKeyChecking yes`): give
-    /// it known_hosts files, or a `Login` that knows the key.
+    /// `hostname` is a name or an address, `port` 1 to 65535. The rest are OpenSSH's defaults, without those from the
+    /// user's account: no key files, agent, known_hosts files or proxy, and every algorithm that the engine has. Fields
+    /// can be changed before it is used. Unknown host keys are refused (`StrictHostKeyChecking yes`): set its
+    /// known_hosts files, or use a `Login` that knows the key.
     ///
     /// ```
     /// use trunkline_config::ssh_config::HostConfig;
@@ -85,11 +85,11 @@ impl HostConfig {
         })
     }
 
-    /// Types what `ssh -G` printed. A directive that is merely odd is not an error; it is kept in `not_understood`.
+    /// Types the output of `ssh -G`. A directive that is merely odd is not an error; it is kept in `not_understood`.
     ///
     /// # Errors
-    /// [`ConfigError::Expansion`] for a token or variable that ssh would stop at, [`ConfigError::Jump`] for a jump
-    /// host that is none; `Err(None)` for output without host, user or port.
+    /// [`ConfigError::Expansion`] for a token or variable at which ssh would fail, [`ConfigError::Jump`] for an invalid
+    /// jump host; `Err(None)` for output without host, user or port.
     pub(crate) fn read(
         directives: Vec<Directive>,
         around: &Surroundings<'_>,
@@ -151,13 +151,13 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// Returns whether commands of the user's take part in who is reached or trusted, on the way or at its end.
+    /// Returns whether the user's commands take part in who is reached or trusted, including jump hosts.
     #[must_use]
     pub fn runs_commands(&self) -> bool {
         self.commands.is_some() || self.jump.as_deref().is_some_and(Self::runs_commands)
     }
 
-    /// Returns whether the same commands would see the same in another caller's world.
+    /// Returns whether the same commands would see the same in another caller's environment.
     #[must_use]
     pub fn is_for(&self, world: &World) -> bool {
         let same = self
@@ -167,9 +167,9 @@ impl HostConfig {
         same && self.jump.as_deref().is_none_or(|jump| jump.is_for(world))
     }
 
-    /// The same host as ssh itself reaches it, for a caller in `world`: ssh reads more of the environment than its
-    /// configuration tells (KRB5CCNAME, which says who one is; what PKCS#11 libraries go by), and its master decides more
-    /// for those that share it.
+    /// Returns the same host as reached by ssh itself, for a caller in `world`. ssh uses more of the environment than
+    /// its configuration shows (KRB5CCNAME, which determines the identity; variables of PKCS#11 libraries), and its
+    /// master decides more for its sharers.
     #[must_use]
     pub fn through_ssh(self: &Arc<Self>, world: &World) -> Arc<Self> {
         let of_caller = || CommandWorld::from_world(world, |_| false);
@@ -180,7 +180,7 @@ impl HostConfig {
         })
     }
 
-    /// Returns the command that takes the login shell's place, if the caller has no command of its own: RemoteCommand.
+    /// Returns the command that replaces the login shell, if the caller has none: RemoteCommand.
     ///
     /// # Errors
     /// [`ConfigError::TwoCommands`].
@@ -191,7 +191,7 @@ impl HostConfig {
         }
     }
 
-    /// The environment variables that SendEnv and SetEnv ask for, in the order in which OpenSSH's client sends them.
+    /// Returns the environment variables of SendEnv and SetEnv, in the order in which OpenSSH's client sends them.
     pub fn session_env<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let sendable = world
             .env
@@ -203,8 +203,8 @@ impl HostConfig {
     }
 }
 
-/// Returns the lines that `ssh -G` would print for an explicit host if they differ from the defaults of
-/// [`HostConfig::read`]. The names are placeholders.
+/// Returns the lines of `ssh -G` for an explicit host that differ from the defaults of [`HostConfig::read`]. The names
+/// are placeholders.
 fn explicit_directives() -> Vec<Directive> {
     let host_keys = trunkline_proto::HOST_KEY_ALGORITHMS.join(",");
     let Algorithms {

@@ -1,15 +1,15 @@
 //! The log-in of a connection, and the requests that would have logged in the same way.
 //!
-//! Requests that reach the same account of the same server, and trust the same files, may still differ in the methods that
-//! they allow and in how strictly they check a host key. That is not a part of what has to be equal: a request is held
-//! against what happened ([`LogIn`]), and may use a connection that it could have made itself.
+//! Requests that reach the same account of the same server, and trust the same files, may still differ in the methods
+//! that they allow and in how strictly they check a host key. These need not be equal: a request is compared with the
+//! actual log-in ([`LogIn`]), and may use a connection that it could have made itself.
 
 use std::fmt;
 
 use super::values::{PubkeyAuthentication, StrictHostKeyChecking};
 use super::{HostConfig, Role};
 
-/// A way to log in that the engine has, in the order in which OpenSSH's client prefers them (sshconnect2.c, `authmethods`).
+/// An authentication method of the engine, in the order of OpenSSH's client (sshconnect2.c, `authmethods`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
     /// `publickey`.
@@ -23,7 +23,7 @@ pub enum Method {
 impl Method {
     const ALL: [Self; 3] = [Self::PublicKey, Self::KeyboardInteractive, Self::Password];
 
-    /// Its name on the wire (RFC 4252, 4256).
+    /// Returns its name on the wire (RFC 4252, 4256).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Method {
         }
     }
 
-    /// The method of this name.
+    /// Returns the method with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.name() == name)
@@ -43,33 +43,33 @@ impl Method {
 /// The log-in of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogIn {
-    /// The methods that the server accepted, in order: several where it wanted several, none where it asked for nothing.
+    /// The methods that the server accepted, in order: several if it required several, none if it required nothing.
     pub methods: Vec<Method>,
-    /// Those that were tried before, in vain.
+    /// The methods that failed before.
     pub refused: Vec<Method>,
-    /// The key, where one took part.
+    /// The key, if one was used.
     pub key: Option<KeyUsed>,
     /// The check of the host key.
     pub host_key: HostKeyCheck,
 }
 
-/// A key that led in.
+/// The key of a successful log-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUsed {
     /// The SHA-256 digest of its public half, or of its certificate.
     pub digest: [u8; 32],
-    /// For people: its type, fingerprint, and whether a file or the agent has it.
+    /// Its type, fingerprint, and whether a file or the agent has it, for display.
     pub shown: String,
 }
 
 /// The check of a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostKeyCheck {
-    /// The `StrictHostKeyChecking` that it was checked with.
+    /// The `StrictHostKeyChecking` that was applied.
     pub rule: StrictHostKeyChecking,
-    /// The strictest that lets the same key through as well.
+    /// The strictest value that would also accept the key.
     pub passes: StrictHostKeyChecking,
-    /// The place where the key, or its authority, was known from before; `None` for a new one.
+    /// The place where the key, or its authority, was known before; `None` for a new one.
     pub known_at: Option<String>,
     /// It was accepted although it had changed or is revoked.
     pub is_unverified: bool,
@@ -86,7 +86,7 @@ impl fmt::Display for HostKeyCheck {
     }
 }
 
-/// "publickey ED25519 SHA256:… agent", or "password", or "none".
+/// Formats as "publickey ED25519 SHA256:… agent", or "password", or "none".
 impl fmt::Display for LogIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.methods.is_empty() {
@@ -117,9 +117,9 @@ pub struct LogInTerms {
 pub enum Objection {
     /// It forbids a method that was used.
     Forbidden(Method),
-    /// It would have tried another method first, which nobody tried.
+    /// It would have tried another method first, which was not tried.
     Untried(Method),
-    /// It checks host keys more strictly than this one was checked.
+    /// It checks host keys more strictly than the connection's was checked.
     Unchecked(StrictHostKeyChecking),
 }
 
@@ -146,10 +146,9 @@ impl fmt::Display for Objection {
 }
 
 impl LogInTerms {
-    /// Returns the objection to a connection that was logged in to like this: the request could not have made it so.
+    /// Returns why the request could not have made a connection with this log-in.
     ///
-    /// Account, way, identities and files are not looked at: they are equal where the
-    /// [keys](super::SharingKey::may_meet) say so.
+    /// Account, way, identities and files are not compared: the [keys](super::SharingKey::may_meet) decide about those.
     #[must_use]
     pub fn objection(&self, made: &LogIn) -> Option<Objection> {
         if let Some(forbidden) = made.methods.iter().find(|method| !self.methods.contains(method)) {
@@ -230,7 +229,7 @@ mod tests {
         let by_password = log_in(&[Password], &[PublicKey, KeyboardInteractive], Yes);
         let by_two = log_in(&[PublicKey, KeyboardInteractive], &[], Yes);
         let by_none = log_in(&[], &[], Yes);
-        // As core Ansible's ssh plugin has it where it is given no password.
+        // Like core Ansible's ssh plugin without a password.
         let ansible = "kbdinteractiveauthentication no\npasswordauthentication no\n\
                        preferredauthentications gssapi-with-mic,gssapi-keyex,hostbased,publickey";
         for (lines, log_in, objection) in [
@@ -257,7 +256,7 @@ mod tests {
                 &by_key,
                 Some(Objection::Forbidden(PublicKey)),
             ),
-            // A key may give an account less than its password does.
+            // A key may give an account fewer rights than its password does.
             (
                 "preferredauthentications password,publickey",
                 &by_key,

@@ -1,4 +1,4 @@
-//! The readers of directives whose values are more than a word, a number or a list.
+//! Parsers of directives whose values are more than a word, a number or a list.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,12 +18,11 @@ pub enum Proxy {
     Direct,
     /// Through a command's standard input and output. Tokens are expanded; the caller's shell runs it.
     Command(String),
-    /// Through jump hosts, the first to be reached first. Each is resolved in turn
-    /// ([`Request::for_jump`](super::Request::for_jump)).
+    /// Through jump hosts, in this order. Each is resolved in turn ([`Request::for_jump`](super::Request::for_jump)).
     Jump(Vec<Destination>),
 }
 
-/// "none", the command, or the jump hosts as `-J` takes them.
+/// Formats as "none", the command, or the jump hosts as for `-J`.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,13 +41,13 @@ impl fmt::Display for Proxy {
 pub struct IdentityFile {
     /// The file.
     pub path: PathBuf,
-    /// It is one of ssh's own list, not the user's: a missing one is passed over without a word.
+    /// It is one of ssh's default files: if it is missing, it is skipped silently.
     pub is_default: bool,
 }
 
 impl Shown for Vec<IdentityFile> {
     fn show(&self) -> String {
-        // A missing file is an error when the user named it.
+        // A missing file is an error if the user named it.
         let one = |file: &IdentityFile| {
             let origin = if file.is_default { " (default)" } else { "" };
             format!("{}{origin}", file.path.show())
@@ -57,15 +56,14 @@ impl Shown for Vec<IdentityFile> {
     }
 }
 
-/// The algorithms that an ssh without any configuration offers, as far as it matters whether somebody has chosen
-/// others.
+/// An ssh's default algorithms, of the kinds for which it matters whether the user has chosen others.
 #[derive(Debug, Default)]
 pub(crate) struct DefaultAlgorithms {
     pub(crate) host_key: Vec<String>,
     pub(crate) kex: Vec<String>,
 }
 
-/// A command to run here once the connection stands.
+/// A command to run here once the connection is established.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LocalCommand(
     /// The command, tokens expanded, for the caller's shell.
@@ -84,7 +82,7 @@ impl Shown for LocalCommand {
     }
 }
 
-/// The context for reading a dump.
+/// The context for parsing a dump.
 pub(crate) struct Surroundings<'a> {
     pub(crate) world: &'a World,
     pub(crate) account: &'a Account,
@@ -92,19 +90,19 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) original_host: &'a str,
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) asked: VersionTokens,
-    /// The output of the same ssh for `HostKeyAlgorithms` if nothing is configured.
+    /// The same ssh's default algorithms.
     pub(crate) default_algorithms: &'a DefaultAlgorithms,
 }
 
 impl Surroundings<'_> {
-    /// A path that begins at the caller's working directory.
+    /// Returns a path relative to the caller's working directory as an absolute one.
     pub(super) fn absolute(&self, path: &str) -> PathBuf {
         self.world.absolute(path.as_ref())
     }
 }
 
-/// The lists of `~/.ssh/id_*` that ssh falls back on have these in common, from 9.2 (which adds `id_xmss` and
-/// `id_dsa`) to 10.6 (which adds `id_mldsa44_ed25519`).
+/// The names common to ssh's lists of default `~/.ssh/id_*`, from 9.2 (which adds `id_xmss` and `id_dsa`) to 10.6
+/// (which adds `id_mldsa44_ed25519`).
 const DEFAULT_IDENTITIES: &[&str] = &[
     "~/.ssh/id_rsa",
     "~/.ssh/id_ecdsa",
@@ -113,8 +111,8 @@ const DEFAULT_IDENTITIES: &[&str] = &[
     "~/.ssh/id_ed25519_sk",
 ];
 
-/// `ssh -G` prints ssh's own list as if the user had written it. A list that holds all of the default names and no
-/// other is taken for it: whoever writes exactly that gets what the default would give.
+/// Reads the identity files. `ssh -G` prints ssh's default list as if the user had written it. A list of all of the
+/// default names and no others is taken for it: a user who writes exactly that gets the default's behaviour.
 pub(super) fn identity_files(
     fields: &mut Fields,
     keyword: &str,
@@ -166,7 +164,7 @@ pub(super) fn local_command(
     Ok(Some(LocalCommand(command)))
 }
 
-/// ssh prints a forwarding to a socket a second time, as if it were dynamic (readconf.c, `dump_cfg_forwards`).
+/// Reads dynamic forwardings. ssh prints one to a socket as dynamic, too (readconf.c, `dump_cfg_forwards`).
 pub(super) fn dynamic_forwards(fields: &mut Fields, keyword: &str, local: &[Forward]) -> Vec<Listen> {
     let mut dynamic = fields.all(keyword, Listen::parse);
     dynamic.retain(|listen| {
@@ -197,7 +195,7 @@ pub(super) fn proxy(fields: &mut Fields, keyword: &str, tokens: &Tokens<'_>) -> 
     }
 }
 
-/// ssh.c: `none`, `SSH_AUTH_SOCK`, `$VAR`, or a path that `ssh -G` has expanded; by default `SSH_AUTH_SOCK`.
+/// Reads the agent's socket (ssh.c): `none`, `SSH_AUTH_SOCK` (the default), `$VAR`, or an expanded path.
 pub(super) fn identity_agent(fields: &mut Fields, keyword: &str, world: &World) -> Option<PathBuf> {
     let from = |name: &str| {
         world
@@ -215,7 +213,7 @@ pub(super) fn identity_agent(fields: &mut Fields, keyword: &str, world: &World) 
     }
 }
 
-/// ssh.c: a variable that is not set turns the forwarding off.
+/// Reads the forwarded agent (ssh.c): an unset variable disables the forwarding.
 pub(super) fn forward_agent(fields: &mut Fields, keyword: &str, world: &World) -> ForwardAgent {
     match fields.parse(keyword, |value| Some(value.to_owned())).as_deref() {
         None | Some("no" | "false") => ForwardAgent::No,
@@ -230,18 +228,18 @@ pub(super) fn forward_agent(fields: &mut Fields, keyword: &str, world: &World) -
     }
 }
 
-/// ssh.c: `$VAR` names a variable, and no provider where that is not set. `internal` is what the agent does, too.
+/// Reads the provider (ssh.c): `$VAR` names a variable, none if unset. The agent supports `internal`, too.
 pub(super) fn security_key_provider(fields: &mut Fields, keyword: &str, world: &World) -> Option<String> {
     let provider = fields.text(keyword)?;
     let provider = match provider.strip_prefix('$') {
         Some(name) => world.var(name)?.to_string_lossy().into_owned(),
         None => provider,
     };
-    // Empty is what is left of a variable that somebody has unset so: no provider at all.
+    // Empty if somebody has cleared the variable: no provider at all.
     (provider != "internal" && !provider.is_empty()).then_some(provider)
 }
 
-/// `yes` is 20 ms, SSH_KEYSTROKE_DEFAULT_INTERVAL_MS in OpenSSH's ssh.h.
+/// Parses the interval: `yes` is 20 ms, SSH_KEYSTROKE_DEFAULT_INTERVAL_MS in OpenSSH's ssh.h.
 #[allow(clippy::option_option, reason = "\"no\" is a value that is understood")]
 pub(super) fn keystroke_interval(value: &str) -> Option<Option<Duration>> {
     match values::flag(value) {
@@ -264,7 +262,7 @@ pub(super) fn channel_timeouts(value: &str) -> Option<Vec<(String, Duration)>> {
         .split_whitespace()
         .map(|entry| {
             let (kind, time) = entry.split_once('=')?;
-            // In seconds, with a fraction from OpenSSH 10.6 on.
+            // In seconds, with a fraction since OpenSSH 10.6.
             let fraction = || Duration::try_from_secs_f64(time.parse().ok()?).ok();
             Some((kind.to_owned(), values::duration(time).or_else(fraction)?))
         })

@@ -1,4 +1,4 @@
-//! Runs `ssh -G` and remembers what it said.
+//! Runs `ssh -G` and caches its answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -27,43 +27,43 @@ use trunkline_local::child::Child;
 use trunkline_local::lent::End;
 use trunkline_request::ssh_options::{TypedOption, TypedOptions};
 
-/// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
+/// Resolves destinations through the user's own `ssh -G`, once for each request.
 ///
-/// An answer is kept until one of the things it came from changes: the arguments, the configuration files (their
-/// times, sizes and inodes, those of every `Include`, and files that were missing), the ssh program, and the
-/// environment variables that are mentioned in them. Where something else takes part (a `Match exec` other than
-/// `trunkline up`, a look-up in DNS) it is kept for ten seconds, and only for callers in the same world.
+/// An answer is kept until one of its sources changes: the arguments, the configuration files (their times, sizes and
+/// inodes, those of every `Include`, and files that were missing), the ssh program, and the environment variables that
+/// these mention. If something else takes part (a `Match exec` other than `trunkline up`, a DNS look-up), it is kept
+/// for ten seconds, and only for callers in the same environment.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Guards the answers; never held while anything is read or run.
+    /// The answers. The lock is never held while anything is read or run.
     cache: Mutex<LruCache<Question, Vec<Arc<Answer>>>>,
-    /// Guards the runs under way, which later callers with the same question wait for.
+    /// The current runs, for which later callers with the same question wait.
     flights: Mutex<HashMap<(Question, Arc<World>), Flight>>,
     permits: Semaphore,
-    /// The output of the last used ssh program for `HostKeyAlgorithms` if nothing is configured.
+    /// The default algorithms of the last used ssh program.
     defaults: Mutex<Option<Defaults>>,
     time_limit: Duration,
 }
 
-/// A request: a destination, arguments as for ssh(1), and the caller's surroundings.
+/// A request: a destination, arguments as for ssh(1), and the caller's environment.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The destination.
     pub destination: Destination,
-    /// Options of ssh(1) that bear on the configuration (`-F`, `-o`, `-p`, `-l`, `-i`, `-J`, ...), as typed. They
-    /// come before the destination's own user and port, and therefore win, as they do for ssh.
+    /// Options of ssh(1) that affect the configuration (`-F`, `-o`, `-p`, `-l`, `-i`, `-J`, ...), as typed. They come
+    /// before the destination's own user and port, and therefore win, as in ssh.
     pub ssh_args: Vec<OsString>,
-    /// The caller's surroundings.
+    /// The caller's environment.
     pub world: Arc<World>,
-    /// The caller runs LocalCommand itself, so that it is not a reason for the system's ssh.
+    /// The caller runs LocalCommand itself, so that it does not require the system's ssh.
     pub runs_local_command: bool,
 }
 
 pub use trunkline_request::RESOLVING;
 
 impl Request {
-    /// The files of ssh_config that are there and that `ssh -G` reads for it, or looks into for what may be read: the user's
-    /// and the system's, or what `-F` names, and all that they include.
+    /// Returns the existing ssh_config files that `ssh -G` reads for this request, or scans for files to read: the
+    /// user's and the system's, or the argument of `-F`, and all that they include.
     ///
     /// # Errors
     /// [`ConfigError::NoAccount`].
@@ -73,7 +73,7 @@ impl Request {
         Ok(looked_at.filter(|path| path.is_file()).collect())
     }
 
-    /// A request without arguments.
+    /// Creates a request without arguments.
     #[must_use]
     pub fn new(destination: Destination, world: Arc<World>) -> Self {
         Self {
@@ -84,8 +84,8 @@ impl Request {
         }
     }
 
-    /// The request for the last of `hops` (see [`Proxy::Jump`]), reached through those before it; `None` for no
-    /// hops. As ssh does, it hands on the file that `-F` named and nothing else.
+    /// Returns the request for the last of `hops` (see [`Proxy::Jump`]), reached through those before it; `None` if
+    /// there are no hops. As in ssh, it inherits only the argument of `-F`.
     #[must_use]
     pub fn for_jump(&self, hops: &[Destination]) -> Option<Self> {
         let (last, before) = hops.split_last()?;
@@ -134,18 +134,18 @@ impl Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Question([u8; 32]);
 
-/// A program as it was, and its default host key algorithms.
+/// The state of a program, and its default algorithms.
 type Defaults = ((PathBuf, Stamp), Arc<DefaultAlgorithms>);
 
 /// The output of `ssh -G`, and its standard error.
 struct Dump {
     directives: Vec<Directive>,
     remarks: Vec<String>,
-    /// Its user was asked.
+    /// The user was asked something.
     asked: bool,
 }
 
-/// The same as bytes, and what it said besides, in lines.
+/// The raw output, and the lines on standard error.
 struct Printed {
     output: Vec<u8>,
     remarks: String,
@@ -158,24 +158,24 @@ type Flight = Arc<OnceCell<Result<Arc<Answer>, ConfigError>>>;
 #[derive(Debug)]
 struct Answer {
     config: Arc<HostConfig>,
-    /// The same with what depends on the caller or on other answers, as it was last asked for.
+    /// The configuration with the parts that depend on the caller or on other answers, as last requested.
     complete: Mutex<Option<Arc<HostConfig>>>,
-    /// Whether commands of the user's take part in who is reached or trusted.
+    /// The user's commands take part in who is reached or trusted.
     runs_commands: bool,
     sources: Sources,
     program: (PathBuf, Stamp),
-    /// The variables that take part, with the value each had.
+    /// The variables that take part, with their values.
     variables: BTreeMap<String, Option<OsString>>,
-    /// The working directory, where a relative path takes part.
+    /// The working directory, if a relative path takes part.
     cwd: Option<PathBuf>,
-    /// The whole world, and the end of the answer's validity, if more than files and variables takes part.
+    /// The whole environment, and the end of the answer's validity, if more than files and variables takes part.
     volatile: Option<(Arc<World>, Instant)>,
-    /// Its user was asked on the terminal: it is the answer to whoever was asked, and to nobody else.
+    /// The user was asked on the terminal: the answer is only for that user.
     asked: bool,
 }
 
 impl Answer {
-    /// The configuration, for a caller in `world` and over a resolved jump host.
+    /// Returns the configuration for a caller in `world` and over a resolved jump host.
     fn complete(&self, world: &World, jump: Option<Arc<HostConfig>>) -> Arc<HostConfig> {
         if !self.runs_commands && jump.is_none() {
             return self.config.clone();
@@ -216,38 +216,38 @@ impl Answer {
     }
 }
 
-/// The lifetime of an answer in which a foreign command took part. Long enough for a playbook's burst of commands.
+/// The lifetime of an answer with a foreign command in it. Long enough for a playbook's burst of commands.
 const VOLATILE_LIFE: Duration = Duration::from_secs(10);
 
-/// The time limit of `ssh -G`, including a `Match exec`, which ssh itself waits for without a limit.
+/// The time limit of `ssh -G`, including a `Match exec`, for which ssh itself waits without a limit.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// At most this many questions are remembered, each in at most [`MOST_VARIANTS`] worlds.
+/// The most questions remembered, each in at most [`MOST_VARIANTS`] environments.
 const MOST_QUESTIONS: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 const MOST_VARIANTS: usize = 8;
 
-/// So many jump hosts, each behind the next. ssh, which starts itself for each, knows no bound.
+/// The most jump hosts in a chain. ssh, which starts itself for each, has no limit.
 const MOST_JUMPS: usize = 32;
 
-/// At most this many `ssh -G` at once: each is some 4 ms of one core.
+/// The most concurrent `ssh -G`: each takes some 4 ms of one core.
 const MOST_RUNS: usize = 8;
 
-/// `ssh -G` prints about 4 KiB; thousands of forwardings stay below this.
+/// The longest output of `ssh -G`. It prints about 4 KiB; thousands of forwardings stay below this.
 const LONGEST_OUTPUT: u64 = 4 * 1024 * 1024;
 
-/// The beginnings of ssh.c's remarks on files.
+/// The beginnings of ssh.c's messages about files.
 const OF_FILES: [&str; 2] = ["Warning: Identity file", "Cannot forward agent socket path"];
 
-/// The texts of ssh.c's complaints about a missing command.
+/// Parts of ssh.c's errors about a missing command.
 const WANTS_COMMAND: [&str; 2] = ["specify a subsystem", "without a command"];
 
-/// As much of ssh's complaint as helps.
+/// The longest error message that is kept.
 const LONGEST_COMPLAINT: u64 = 8 * 1024;
 
-/// Variables that take part in every answer: they choose the program and the agent.
+/// Variables that take part in every answer: they select the program and the agent.
 const ALWAYS: [&str; 4] = ["PATH", "TRUNKLINE_SSH", "SSH_AUTH_SOCK", "SSH_SK_PROVIDER"];
 
-/// Looks for the account, the ssh program and the files that take part in an answer.
+/// Finds the account, the ssh program and the files that take part in an answer.
 async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources), ConfigError> {
     let scanned = request.clone();
     // Home directories may be on a slow network, and the password database behind a directory service.
@@ -270,7 +270,7 @@ async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources),
     Ok((account, program, sources))
 }
 
-/// The same destination without any configuration.
+/// Returns a request for the same destination without any configuration.
 fn drop_config(request: &Request) -> Request {
     Request {
         destination: request.destination.clone(),
@@ -287,7 +287,7 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// A resolver that remembers nothing yet.
+    /// Creates a resolver with an empty cache.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -299,14 +299,14 @@ impl Resolver {
         }
     }
 
-    /// Changes how long `ssh -G` may take (10 s).
+    /// Sets the time limit of `ssh -G`.
     #[must_use]
     pub fn with_time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
         self
     }
 
-    /// The answer, where it is known and still holds. Looks at files' times and runs nothing.
+    /// Returns the cached answer, if it still holds. Checks files' times and runs nothing.
     #[must_use]
     pub fn find_cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
         let mut answers = vec![self.find_known(request)?];
@@ -322,7 +322,7 @@ impl Resolver {
         complete(&request.world, &answers)
     }
 
-    /// The answer to one request, without its jump hosts.
+    /// Returns the cached answer to one request, without its jump hosts.
     fn find_known(&self, request: &Request) -> Option<Arc<Answer>> {
         let variants = lock(&self.cache).get(&request.question())?.clone();
         variants
@@ -331,14 +331,14 @@ impl Resolver {
             .cloned()
     }
 
-    /// Resolves a destination, from memory or by running `ssh -G` in the caller's world; and its jump hosts, each of which
-    /// may have jump hosts.
+    /// Resolves a destination, from the cache or by running `ssh -G` in the caller's environment, and its jump hosts,
+    /// which may have further jump hosts.
     ///
-    /// Callers that ask the same at the same time share one run, and its failure. Dropping the future leaves the
-    /// run to those who still wait, or ends it.
+    /// Concurrent callers with the same request share one run, and its failure. Dropping the future leaves the run to
+    /// other waiting callers, or ends it.
     ///
     /// # Errors
-    /// See [`ConfigError`]; a failure is not remembered.
+    /// See [`ConfigError`]; failures are not cached.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
         let mut answers = vec![self.answer(request).await?];
         let mut behind = request.for_jump(answers[0].config.jump_hosts());
@@ -353,7 +353,7 @@ impl Resolver {
         Ok(complete(&request.world, &answers).expect("there is at least one answer"))
     }
 
-    /// The answer to one request, without its jump hosts.
+    /// Returns the answer to one request, without its jump hosts.
     async fn answer(&self, request: &Request) -> Result<Arc<Answer>, ConfigError> {
         if let Some(answer) = self.find_known(request) {
             return Ok(answer);
@@ -388,11 +388,11 @@ impl Resolver {
             .acquire()
             .await
             .expect("the semaphore is never closed");
-        // A request from another world may have brought the answer while this one waited.
+        // A request from another environment may have brought the answer in the meantime.
         if let Some(answer) = self.find_known(request) {
             return Ok(answer);
         }
-        // On the heap, as it is a part of all that wants a host.
+        // Boxed, because it is part of everything that resolves a host.
         let answer = Arc::new(Box::pin(self.run(request)).await?);
         let mut cache = lock(&self.cache);
         let variants = cache.get_or_insert_mut(request.question(), Vec::new);
@@ -408,7 +408,7 @@ impl Resolver {
         Ok(answer)
     }
 
-    /// In what a request differs from what ssh would do without any configuration or option, in ssh's order. Asks ssh twice.
+    /// Returns where a request differs from ssh without configuration or options, in ssh's order. Runs ssh twice.
     ///
     /// # Errors
     /// As [`Self::resolve`].
@@ -477,7 +477,7 @@ impl Resolver {
             })
         };
         let mut config = read(&request.world)?;
-        // Whether a relative path takes part is seen by standing elsewhere.
+        // Reading with another working directory shows whether a relative path takes part.
         let elsewhere = World {
             cwd: request.world.cwd.join("elsewhere"),
             ..World::clone(&request.world)
@@ -489,7 +489,7 @@ impl Resolver {
             .collect();
         config.ambiguous = sources.ambiguous(&config);
         config.remarks = remarks;
-        // A file that ssh misses may be there the next time.
+        // A file that ssh misses may exist the next time.
         let misses_a_file = config
             .remarks
             .iter()
@@ -515,7 +515,7 @@ impl Resolver {
         })
     }
 
-    /// Asks once for each ssh program.
+    /// Returns the default algorithms, which are queried once for each ssh program.
     async fn default_algorithms(
         &self,
         program: &(PathBuf, Stamp),
@@ -552,10 +552,10 @@ impl Resolver {
         Ok(algorithms)
     }
 
-    /// Asks ssh for `%C` and `%j` where a value that it left unexpanded uses them.
+    /// Asks ssh for `%C` and `%j` if a value that it left unexpanded uses them.
     ///
-    /// A forwarding whose socket is named by the tokens is added to the configuration: `ssh -G` prints its name
-    /// expanded, and nothing else depends on it.
+    /// The probe is a forwarding with a socket named by the tokens: `ssh -G` prints its name expanded, and nothing else
+    /// depends on it.
     async fn ask_for_tokens(
         &self,
         program: &Path,
@@ -591,7 +591,7 @@ impl Resolver {
                 let is_hash = hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                 is_hash.then(|| (hash.to_owned(), jump.to_owned()))
             });
-        // ClearAllForwardings clears this one, too.
+        // ClearAllForwardings also removes this one.
         Ok(
             answer.map_or_else(VersionTokens::default, |(hash, text)| VersionTokens {
                 connection_hash: Some(hash),
@@ -612,8 +612,8 @@ impl Resolver {
         check_arguments(&request.ssh_args)?;
         check_options(&request.ssh_args)?;
         let printed = match self.run_ssh(program, request, (first, &[]), may_ask).await {
-            // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
-            // is given only then, since with a RemoteCommand ssh refuses one.
+            // `SessionType subsystem` and `ForkAfterAuthentication` require a command even for -G. Any will do, but it
+            // is given only then, since ssh refuses one together with a RemoteCommand.
             Err(ConfigError::Refused(complaint))
                 if WANTS_COMMAND.iter().any(|text| complaint.contains(text)) =>
             {
@@ -653,7 +653,7 @@ impl Resolver {
         };
         let child = Child::start(program, &arguments, &world, may_ask).await;
         let mut run = Run(child.map_err(|error| start(error.to_string()))?);
-        // Whoever is asked takes their time, and can interrupt it.
+        // A user who is asked takes their time, and can interrupt it.
         let finished = match run.0.process.may_ask() {
             true => run.finish().await,
             false => tokio::time::timeout(self.time_limit, run.finish())
@@ -681,9 +681,9 @@ impl Resolver {
     }
 }
 
-/// Refuses arguments that `ssh -G` would print as more than one line. A file cannot hold them: its lines end there, too.
+/// Refuses arguments that `ssh -G` would print as several lines. Files cannot contain them: their lines end there.
 ///
-/// A session's command is not among them. What may hold any other control character is the value of `-e`.
+/// A session's command is not among the arguments. The value of `-e` may be any other control character.
 ///
 /// # Errors
 /// [`ConfigError::ControlCharacter`].
@@ -709,7 +709,7 @@ pub(super) fn check_arguments(arguments: &[OsString]) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Refuses arguments behind which no more options can stand: the host would not be the one that is asked for.
+/// Refuses arguments after which no more options are possible: the host would be another one.
 ///
 /// # Errors
 /// [`ConfigError::NotOptions`].
@@ -734,15 +734,15 @@ fn check_options(arguments: &[OsString]) -> Result<(), ConfigError> {
 /// The bytes that end a line or a value for a reader.
 const LINE_BREAKS: [u8; 3] = *b"\n\r\0";
 
-/// Variables with line breaks in them that the configuration mentions. ssh prints the values of some directives expanded
-/// (sockets of forwardings, ControlPath); others are for a shell, which may have any value.
+/// Variables with line breaks that the configuration mentions. ssh prints the values of some directives expanded
+/// (sockets of forwardings, ControlPath); others are for a shell, where any value is valid.
 #[derive(Debug, Default)]
 struct Breaking(Vec<(String, OsString)>);
 
 impl Breaking {
     fn select(mentioned: &BTreeSet<String>, world: &World) -> Self {
         let is_break = |byte: &u8| LINE_BREAKS.contains(byte);
-        // What is nothing but line breaks is in every output, and has nothing to say.
+        // A value of nothing but line breaks is in every output, and harmless.
         let breaks =
             |value: &OsStr| value.as_bytes().iter().any(is_break) && !value.as_bytes().iter().all(is_break);
         let found = mentioned.iter().filter_map(|name| {
@@ -752,7 +752,7 @@ impl Breaking {
         Self(found.collect())
     }
 
-    /// Whether one of them is in what ssh printed: a value is put in as it is, in one go (misc.c,
+    /// Fails if one of the variables is in ssh's output: ssh inserts a value unchanged and as a whole (misc.c,
     /// `vdollar_percent_expand`).
     fn check(&self, output: &[u8]) -> Result<(), ConfigError> {
         let holds = |value: &OsString| {
@@ -766,7 +766,7 @@ impl Breaking {
     }
 }
 
-/// Takes a finished or abandoned flight from the table.
+/// Removes a finished or abandoned flight from the table.
 struct Landing<'a> {
     resolver: &'a Resolver,
     key: (Question, Arc<World>),
@@ -779,18 +779,18 @@ impl Drop for Landing<'_> {
         let ours = flights
             .get(&self.key)
             .is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
-        // Two references: the table's and ours. Others still wait unless the run is over.
+        // Two references: the table's and ours. Otherwise others still wait, unless the run is over.
         if ours && (self.flight.initialized() || Arc::strong_count(&self.flight) == 2) {
             flights.remove(&self.key);
         }
     }
 }
 
-/// A running `ssh -G`; dropping it kills whatever its process group still runs: a `Match exec` belongs to it.
+/// A running `ssh -G`. Dropping it kills its process group, which includes a `Match exec`.
 struct Run(Child);
 
 impl Run {
-    /// Its end, standard output, and what was said besides: a complaint, or remarks.
+    /// Returns its end, standard output, and standard error: an error message, or warnings.
     async fn finish(&mut self) -> std::io::Result<(End, Vec<u8>, String)> {
         let Child {
             stdout,
@@ -803,8 +803,8 @@ impl Run {
             let main = async { tokio::try_join!(read_bounded(stdout, LONGEST_OUTPUT + 1), process.wait()) };
             tokio::pin!(main);
             let mut done = None;
-            // What a Match exec left running may hold stderr open forever; when ssh is gone and stdout at its
-            // end, what ssh itself wrote is in the pipe already.
+            // Leftovers of a Match exec may hold stderr open forever. When ssh is gone and stdout at its end, ssh's own
+            // messages are already in the pipe.
             while done.is_none() {
                 let mut chunk = vec![0; 4096];
                 tokio::select! {
@@ -816,7 +816,7 @@ impl Run {
                 }
             }
             let (output, end) = done.expect("the loop ends with a result");
-            // A remark is not worth waiting for whoever else holds stderr.
+            // Warnings are not worth waiting for others that hold stderr.
             let patience = match end {
                 End::Exited { success: true, .. } => AT_ONCE,
                 _ => GRACE,
@@ -844,10 +844,10 @@ impl Drop for Run {
     }
 }
 
-/// The time limit for a failed ssh's last words.
+/// How long to wait for a failed ssh's last messages.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// The same for what is in the pipe already.
+/// How long to wait for messages that are already in the pipe.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 fn keep(complaint: &mut Vec<u8>, chunk: &[u8]) {
@@ -863,7 +863,7 @@ async fn read_bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Re
     Ok(bytes)
 }
 
-/// The file that `-F` named; ssh takes the last one.
+/// Returns the argument of `-F`; ssh uses the last one.
 fn config_file(arguments: &[OsString]) -> Option<OsString> {
     typed_options(arguments)
         .filter(|typed| typed.option.letter == b'F')
@@ -871,7 +871,7 @@ fn config_file(arguments: &[OsString]) -> Option<OsString> {
         .and_then(|typed| typed.value)
 }
 
-/// The options among ssh's arguments, also behind a word that is none. ssh itself reports those that it does not know.
+/// Returns the options among ssh's arguments, even after a word that is not an option. ssh itself reports unknown ones.
 fn typed_options(arguments: &[OsString]) -> impl Iterator<Item = TypedOption> {
     let mut options = TypedOptions::from(arguments, 0);
     std::iter::from_fn(move || {
@@ -888,7 +888,7 @@ fn typed_options(arguments: &[OsString]) -> impl Iterator<Item = TypedOption> {
     })
 }
 
-/// `TRUNKLINE_SSH`, or the first `ssh` on the caller's `PATH` that is not this very program under that name.
+/// Returns `TRUNKLINE_SSH`, or the first `ssh` on the caller's `PATH` that is not this program under that name.
 ///
 /// # Errors
 /// [`ConfigError::NoProgram`].
@@ -913,7 +913,7 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
         .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
 }
 
-/// Returns the last words of an ssh that gave up, in a line.
+/// Returns the last messages of an ssh that failed, in a line.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
     match lines_of(stderr) {
@@ -922,10 +922,10 @@ pub fn complaint(stderr: &[u8]) -> String {
     }
 }
 
-/// Of an ssh that gave up without a word.
+/// The reason of an ssh that failed without a message.
 const NO_REASON: &str = "it gave no reason";
 
-/// Returns ssh's output, without its debug messages and the messages that everyone without a terminal gets.
+/// Returns ssh's messages, without debug output and the messages that everyone without a terminal gets.
 fn lines_of(stderr: &[u8]) -> String {
     let text = Printable::text(stderr);
     let lines: Vec<&str> = text
@@ -936,7 +936,7 @@ fn lines_of(stderr: &[u8]) -> String {
     lines.join("\n")
 }
 
-/// The configuration of the first, over those behind it. `None` for none.
+/// Returns the first answer's configuration, with the others as its jump hosts; `None` for no answers.
 fn complete(world: &World, answers: &[Arc<Answer>]) -> Option<Arc<HostConfig>> {
     let behind = |jump, answer: &Arc<Answer>| Some(answer.complete(world, jump));
     answers.iter().rev().fold(None, behind)
@@ -949,13 +949,13 @@ fn same(a: Option<&Arc<HostConfig>>, b: Option<&Arc<HostConfig>>) -> bool {
     }
 }
 
-/// A panic under one of these locks leaves whole data, so poisoning is passed over.
+/// Locks a mutex, ignoring poisoning: a panic under one of these locks leaves consistent data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HostConfig {
-    /// The jump hosts; empty where there are none.
+    /// Returns the jump hosts; may be empty.
     #[must_use]
     pub fn jump_hosts(&self) -> &[Destination] {
         match &self.proxy {

@@ -1,4 +1,4 @@
-//! The requests that may use one connection: those for which everything that decides who talks to whom is equal.
+//! The requests that may share a connection: those for which everything that decides who talks to whom is equal.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,20 +8,20 @@ use aws_lc_rs::digest::{self, Context, SHA256};
 use super::values::Shown as _;
 use super::{CommandWorld, DIRECTIVES, HostConfig, Role, hex};
 
-/// Says which connections may serve a host. Shown as 16 hexadecimal digits.
+/// Identifies the connections that may serve a host. Displayed as 16 hexadecimal digits.
 ///
-/// Equal for two hosts whose requests always share. Where two keys [may meet](Self::may_meet), the requests differ only in
-/// how they would log in, and how a connection was in fact [logged in to](super::LogIn) decides.
+/// Equal for two hosts whose requests always share. If two keys [may meet](Self::may_meet), the requests differ only in
+/// how they would log in, and a connection's actual [log-in](super::LogIn) decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharingKey {
-    /// Of who is reached, the way there, and what is trusted and shown.
+    /// The digest of who is reached, the way there, and what is trusted and shown.
     reached: [u8; 32],
-    /// Of what the log-in and the check of the host key may be.
+    /// The digest of the allowed log-ins and checks of the host key.
     log_in: [u8; 32],
 }
 
 impl SharingKey {
-    /// A key that no other host has or will have: it shares with nobody.
+    /// Returns a key that no other host has or will have: it shares with nobody.
     pub fn unique() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -31,14 +31,13 @@ impl SharingKey {
         }
     }
 
-    /// Returns whether a connection for the one may serve the other, if it was [logged in to](super::LogIn) as that one
-    /// would.
+    /// Returns whether a connection for one may serve the other, if its [log-in](super::LogIn) is acceptable.
     #[must_use]
     pub fn may_meet(&self, other: &Self) -> bool {
         self.reached == other.reached
     }
 
-    /// The least of the keys that this one may meet: they stand together where keys are in order.
+    /// Returns the smallest of the keys that this one may meet: they are contiguous in key order.
     #[must_use]
     pub fn first_that_may_meet(&self) -> Self {
         Self {
@@ -52,7 +51,7 @@ fn digest_of(pairs: &[(&'static str, String)]) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     for (name, value) in pairs {
         for part in [name.as_bytes(), value.as_bytes()] {
-            // The length keeps ("ab", "c") apart from ("a", "bc").
+            // The length distinguishes ("ab", "c") from ("a", "bc").
             hash.update(&(part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -91,13 +90,13 @@ impl HostConfig {
         (&self.user, &self.hostname, self.port) == (&other.user, &other.hostname, other.port)
     }
 
-    /// Returns the settings that have to be equal for a connection to be shared: names (directives, mostly) and values,
-    /// for people to compare. [`Self::explain_log_in`] has what need not be.
+    /// Returns the settings that have to be equal for a connection to be shared: names (mostly directives) and values,
+    /// for people to compare. [`Self::explain_log_in`] has those that need not be.
     ///
-    /// Where a command of the user's takes part in who is reached or trusted, what it sees of its caller is among them: of
-    /// the environment a digest. A jump host stands for all of this of its own.
+    /// If the user's commands take part in who is reached or trusted, this includes what they see of their caller, with
+    /// a digest of the environment. A jump host contributes all of this of its own.
     ///
-    /// What a row of [`DIRECTIVES`] says to be one request's, or nothing to anybody, is not among them.
+    /// Directives that [`DIRECTIVES`] assigns to single requests, or to nothing, are not included.
     #[must_use]
     pub fn explain_sharing(&self) -> Vec<(&'static str, String)> {
         let commands = self.commands.as_ref().map_or_else(
@@ -106,11 +105,11 @@ impl HostConfig {
         );
         let mut decides = vec![
             ("user", self.user.clone()),
-            // Without HostKeyAlias, known_hosts is searched by this name; behind a proxy that is all there is. %k in a
-            // known_hosts path is part of the path by now.
+            // Without HostKeyAlias, known_hosts is searched by this name; behind a proxy there is no other. %k in a
+            // known_hosts path is already expanded.
             ("hostname", self.hostname.clone()),
             ("port", self.port.to_string()),
-            // What its name stands for: the same name may mean another host to another caller.
+            // Its resolved configuration: the same name may mean another host to another caller.
             (
                 "jump host",
                 self.jump.as_deref().map(explain_jump).unwrap_or_default(),
@@ -126,14 +125,14 @@ impl HostConfig {
         decides
     }
 
-    /// The directives of a role, with their values.
+    /// Returns the directives of a role, with their values.
     pub(super) fn explain_rows(&self, role: Role) -> impl Iterator<Item = (&'static str, String)> {
         let rows = DIRECTIVES.iter().filter(move |row| row.role == role);
         rows.filter_map(|row| Some((row.keyword, self.value_of(row.keyword)?.show())))
     }
 
-    /// Returns the further settings that have to be equal for sessions to share a master of the system's ssh. What is
-    /// not understood may be anything.
+    /// Returns the further settings that have to be equal for sessions to share a master of the system's ssh. Lines
+    /// that are not understood may mean anything.
     fn explain_master(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fixed = DIRECTIVES.iter().filter(|row| row.is_fixed_by_master).map(|row| {
             let lines = self
@@ -157,7 +156,7 @@ impl HostConfig {
     }
 }
 
-/// A jump host, and all that decides who may share its connections.
+/// Returns a jump host, with everything that decides who may share its connections.
 fn explain_jump(jump: &HostConfig) -> String {
     let SharingKey { reached, log_in } = jump.sharing_key();
     format!(

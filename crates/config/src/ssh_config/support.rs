@@ -1,4 +1,4 @@
-//! The features that the engine does not have, and therefore leaves to the system's `ssh`.
+//! The features that the engine lacks, and therefore leaves to the system's `ssh`.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,10 +14,10 @@ use super::values::FingerprintHash;
 use super::{DIRECTIVES, Directive, HostConfig, Row};
 use crate::keys::{KeyFile, public_key_algorithms};
 
-/// One directive for which a host is handed to the system's `ssh`.
+/// A directive because of which a host is left to the system's `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// The directive, in small letters.
+    /// The directive, in lower case.
     pub directive: String,
     /// Its value, as `ssh -G` prints it.
     pub value: String,
@@ -34,11 +34,11 @@ impl std::fmt::Display for Reason {
 /// The first bytes of a binary key revocation list (OpenSSH's PROTOCOL.krl, section 1).
 const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
 
-/// A kind of algorithm that is negotiated.
+/// A kind of negotiated algorithm.
 struct Kind {
     kind: AlgorithmKind,
     configured: fn(&HostConfig) -> &[String],
-    /// Whether the engine has the algorithm.
+    /// Returns whether the engine has the algorithm.
     has: fn(&str) -> bool,
 }
 
@@ -74,8 +74,8 @@ impl Reason {
 }
 
 impl HostConfig {
-    /// Returns whether the configuration allows one of these algorithms, which the engine does not have. `theirs`: the
-    /// server's names of this kind, with commas between.
+    /// Returns whether the configuration allows one of the server's algorithms that the engine lacks. `theirs` are the
+    /// server's names of this kind, comma-separated.
     pub fn only_ssh_could(&self, kind: AlgorithmKind, theirs: &str) -> bool {
         let kinds = [KEX, HOST_KEYS, CIPHERS, MACS];
         kinds.iter().filter(|known| known.kind == kind).any(|known| {
@@ -93,22 +93,22 @@ impl HostConfig {
     }
 
     /// Returns whether the configuration allows more ways to open a connection (key exchange, host keys) than the
-    /// engine has, as for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
+    /// engine has, as for a server with nothing newer than SHA-1. ssh's own defaults do not.
     pub fn allows_older(&self) -> bool {
         [KEX, HOST_KEYS]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
-    /// Returns whether the configuration allows algorithms of any kind that the engine does not have.
+    /// Returns whether the configuration allows algorithms of any kind that the engine lacks.
     pub fn allows_others(&self) -> bool {
         [KEX, HOST_KEYS, CIPHERS, MACS]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
-    /// Returns the reason why only ssh can log in with the key in `file`, as a sentence, if the configuration allows
-    /// that; `None` for a key that the engine signs with or ssh would not.
+    /// Returns why only ssh can log in with the key in `file`, as a sentence, if the configuration allows that; `None`
+    /// for a key that the engine supports or ssh would not use.
     pub fn only_ssh_signs_with(&self, file: &KeyFile) -> Option<String> {
         let what = file.only_ssh_signs()?;
         let public = file.public_key()?;
@@ -123,14 +123,14 @@ impl HostConfig {
         (long_enough && allowed).then(|| format!("{} is {what}", file.path().display()))
     }
 
-    /// Returns whether RSA keys (or, for their type, certificates for them) may sign with SHA-1, as ssh does for a
-    /// server that does not say it takes better (sshconnect2.c, `key_sig_algorithm`). The engine never does.
+    /// Returns whether RSA keys (or, for their type, certificates for them) may sign with SHA-1, as ssh does if the
+    /// server does not announce better algorithms (sshconnect2.c, `key_sig_algorithm`). The engine never does.
     pub fn allows_sha1_for(&self, key_type: &str) -> bool {
         key_type.starts_with("ssh-rsa") && self.accepts_key_type(key_type)
     }
 
-    /// Returns whether it may turn out that only ssh can log in: SHA-1 is allowed, or a key file is one that the engine
-    /// cannot sign with. Reads the key files.
+    /// Returns whether only ssh may be able to log in: SHA-1 is allowed, or the engine cannot sign with a key file.
+    /// Reads the key files.
     pub fn may_need_ssh_to_log_in(&self) -> bool {
         let files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
         self.allows_sha1_for("ssh-rsa")
@@ -140,17 +140,17 @@ impl HostConfig {
                 .any(|file| self.only_ssh_signs_with(&file).is_some())
     }
 
-    /// Returns whether PubkeyAcceptedAlgorithms has the name.
+    /// Returns whether PubkeyAcceptedAlgorithms includes the name.
     pub fn accepts_key_type(&self, algorithm: &str) -> bool {
         self.pubkey_accepted_algorithms
             .iter()
             .any(|accepted| accepted == algorithm)
     }
 
-    /// Returns the reasons why this host must be reached through the system's `ssh`; empty if the engine can do
-    /// everything requested.
+    /// Returns why this host must be reached through the system's `ssh`; empty if the engine can do everything
+    /// requested.
     ///
-    /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
+    /// Reads the first bytes of the `RevokedHostKeys` file, if there is one.
     #[must_use]
     pub fn needs_system_ssh(&self) -> Vec<Reason> {
         let of_row = |row: &Row| {
@@ -194,7 +194,7 @@ impl HostConfig {
                 self.foreign(&MACS).filter(|_| !self.ciphers.iter().any(is_aead))
             }
             "securitykeyprovider" => {
-                // The agent has a provider of its own.
+                // The agent has its own provider.
                 let mut files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
                 let mut has_one = || files.any(|file| file.is_ok_and(|key| key.is_security_key()));
                 self.security_key_provider.clone().filter(|_| has_one())
@@ -208,8 +208,8 @@ impl HostConfig {
             }
             "fingerprinthash" => (self.fingerprint_hash == FingerprintHash::Md5).then(|| "MD5".into()),
             "preferredauthentications" => {
-                // GSSAPI merely enabled is not a reason, since distributions enable it for every host; that nothing else
-                // may be tried is one.
+                // Merely enabled GSSAPI is not a reason, since distributions enable it for every host; GSSAPI as the
+                // only allowed method is.
                 let methods = &self.preferred_authentications;
                 let is_alone = self.gssapi_authentication
                     && !methods.is_empty()
@@ -221,8 +221,7 @@ impl HostConfig {
     }
 }
 
-/// Returns whether a file is a key revocation list in OpenSSH's binary format (PROTOCOL.krl), of which the first bytes
-/// tell.
+/// Returns whether a file is a key revocation list in OpenSSH's binary format (PROTOCOL.krl), by its first bytes.
 fn is_binary_list(file: &Path) -> bool {
     let mut start = [0; KRL_MAGIC.len()];
     let read = File::open(file).and_then(|mut file| file.read_exact(&mut start));
@@ -411,7 +410,7 @@ mod tests {
             None
         );
 
-        // A type that the installed version need not know: its public half says enough.
+        // A type that the installed version may not know: its public half suffices.
         let path = directory.path().join("usual");
         let key = |name: &str| {
             let blob = Writer::new().string(name).string([7; 1344]).finish();

@@ -7,11 +7,11 @@ use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use super::account::Account;
 use super::{ConfigError, World};
 
-/// The values of the tokens of one connection.
+/// The values of one connection's tokens.
 pub(crate) struct Tokens<'a> {
     pub(crate) world: &'a World,
     pub(crate) account: &'a Account,
-    /// `%h`: the host name that is connected to.
+    /// `%h`: the host name to connect to.
     pub(crate) hostname: &'a str,
     /// `%n`: the host as typed.
     pub(crate) original_host: &'a str,
@@ -27,9 +27,9 @@ pub(crate) struct Tokens<'a> {
     pub(crate) asked: VersionTokens,
 }
 
-/// The two tokens whose meaning changed between releases, so that the installed ssh is asked for them.
+/// The two tokens whose meaning changed between releases, for which the installed ssh is asked.
 ///
-/// `%C` hashed `%l%h%p%r` until `%j` was added to it, and `%j` was the jump host alone before it became the whole
+/// `%C` was a hash of `%l%h%p%r` until `%j` was added, and `%j` was only the jump host before it became the whole
 /// `ProxyJump` specification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct VersionTokens {
@@ -42,14 +42,14 @@ pub(crate) struct VersionTokens {
 pub(crate) enum Allowed {
     /// `%%`, `%C %d %h %i %j %k %L %l %n %p %r %u`, and `${VAR}`: `IdentityFile` and `CertificateFile`.
     Path,
-    /// The same without `${VAR}`, and `%T`: `LocalCommand`.
+    /// The same without `${VAR}`, plus `%T`: `LocalCommand`.
     LocalCommand,
     /// `%% %h %n %p %r`: `ProxyCommand` and `ProxyJump`.
     Proxy,
 }
 
 impl Tokens<'_> {
-    /// A path directive: `~`, then tokens and variables, then made absolute from the caller's working directory.
+    /// Expands a path directive: `~`, tokens and variables; relative paths begin at the caller's working directory.
     pub(crate) fn path(&self, directive: &'static str, value: &str) -> Result<PathBuf, ConfigError> {
         let failed = |reason| ConfigError::Expansion {
             directive,
@@ -78,7 +78,7 @@ impl Tokens<'_> {
             })
     }
 
-    /// misc.c `vdollar_percent_expand`.
+    /// Expands tokens and variables (misc.c `vdollar_percent_expand`).
     fn expand(&self, text: &str, allowed: Allowed) -> Result<String, String> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;
@@ -148,7 +148,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// readconf.c `ssh_connection_hash` as it was before `%j`, for when ssh could not be asked.
+    /// Computes readconf.c's `ssh_connection_hash` as it was before `%j`, if ssh could not be asked.
     fn connection_hash(&self) -> String {
         let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         for part in [self.local_host, self.hostname, &self.port.to_string(), self.user] {
@@ -158,10 +158,10 @@ impl Tokens<'_> {
     }
 }
 
-/// No path or command line of the system is longer (Linux's MAX_ARG_STRLEN).
+/// The longest expansion: no path or command line of the system is longer (Linux's MAX_ARG_STRLEN).
 const LONGEST: usize = 128 * 1024;
 
-/// The local host name, `%l`.
+/// Returns the local host name, `%l`.
 pub(crate) fn local_host() -> String {
     nix::unistd::gethostname()
         .unwrap_or_default()

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 pub use trunkline_request::LogLevel;
 
-/// A directive's value, for people and for comparing it.
+/// A directive's value, for display and comparison.
 pub(crate) trait Shown {
-    /// Two values that are not the same are not shown the same.
+    /// Returns a text that is different for different values.
     fn show(&self) -> String;
 
-    /// Returns whether it is set to something that is not the absence of it.
+    /// Returns whether it is set to a value that means more than its absence.
     fn is_set(&self) -> bool {
         !self.show().is_empty()
     }
@@ -33,7 +33,7 @@ impl Shown for String {
     }
 }
 
-/// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.
+/// In quotes and escaped, so that different paths and lists of paths look different.
 impl Shown for PathBuf {
     fn show(&self) -> String {
         format!("{self:?}")
@@ -69,7 +69,7 @@ impl Shown for ForwardAgent {
     }
 }
 
-/// Types whose values are told apart by how they are displayed.
+/// Implements [`Shown`] by `Display`.
 macro_rules! displayed {
     ($($name:ty),*) => { $(impl Shown for $name {
         fn show(&self) -> String {
@@ -79,7 +79,7 @@ macro_rules! displayed {
 }
 displayed!(u32, u8, RekeyLimit, IpQos);
 
-/// Types of directives that nobody compares.
+/// Implements [`Shown`] by `Debug`, for types that are not compared.
 macro_rules! as_debugged {
     ($($name:ty),*) => { $(impl Shown for $name {
         fn show(&self) -> String {
@@ -99,7 +99,7 @@ as_debugged!(
     Vec<(String, String)>
 );
 
-/// `yes` and `no`, or `true` and `false`: `ssh -G` prints either, depending on the directive.
+/// Parses `yes` and `no`, or `true` and `false`: `ssh -G` prints either, depending on the directive.
 pub(crate) fn flag(value: &str) -> Option<bool> {
     match value {
         "yes" | "true" => Some(true),
@@ -108,7 +108,7 @@ pub(crate) fn flag(value: &str) -> Option<bool> {
     }
 }
 
-/// A time in sshd_config(5)'s TIME FORMATS: `90`, `2m30s`, `1h`, `1w2d`. `None` for anything else and on overflow.
+/// Parses sshd_config(5)'s TIME FORMATS: `90`, `2m30s`, `1h`, `1w2d`. `None` for anything else and on overflow.
 pub(crate) fn duration(value: &str) -> Option<Duration> {
     let mut seconds: u64 = 0;
     let mut rest = value;
@@ -148,7 +148,7 @@ macro_rules! words {
                 }
             }
 
-            /// The word in ssh_config.
+            /// Returns the word in ssh_config.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $first,)+ }
@@ -164,7 +164,7 @@ macro_rules! words {
 }
 
 words! {
-    /// `AddressFamily`: which addresses of a name are tried.
+    /// `AddressFamily`: the addresses of a name that are tried.
     AddressFamily {
         /// IPv4 and IPv6.
         Any = "any",
@@ -180,21 +180,21 @@ words! {
     StrictHostKeyChecking {
         /// Unknown and changed keys are refused.
         Yes = "yes" | "true",
-        /// Unknown keys are taken and remembered; changed and revoked ones are let through without what would hand secrets
-        /// to an impostor ([`Accepted::is_unverified`](crate::host_key::Accepted::is_unverified)).
+        /// Unknown keys are accepted and remembered; changed and revoked ones are accepted without anything that would
+        /// reveal secrets to an impostor ([`Accepted::is_unverified`](crate::host_key::Accepted::is_unverified)).
         No = "no" | "false" | "off",
         /// The user decides about an unknown key; a changed one is refused.
         Ask = "ask",
-        /// Unknown keys are taken and remembered, changed keys refused.
+        /// Unknown keys are accepted and remembered, changed keys refused.
         AcceptNew = "accept-new",
     }
 }
 
 impl StrictHostKeyChecking {
-    /// From the strictest to the loosest.
+    /// All values, from the strictest to the loosest.
     pub const ALL: [Self; 4] = [Self::Yes, Self::Ask, Self::AcceptNew, Self::No];
 
-    /// Its place among them; the strictest has the highest number.
+    /// Returns its rank among them; the strictest has the highest.
     #[must_use]
     pub fn strictness(self) -> u8 {
         match self {
@@ -207,7 +207,7 @@ impl StrictHostKeyChecking {
 }
 
 words! {
-    /// `UpdateHostKeys`: whether keys that an authenticated server announces are remembered.
+    /// `UpdateHostKeys`: whether keys announced by an authenticated server are remembered.
     UpdateHostKeys {
         /// Keys are remembered.
         Yes = "yes" | "true",
@@ -221,11 +221,11 @@ words! {
 words! {
     /// `RequestTTY`.
     RequestTty {
-        /// For a shell, where standard input is a terminal.
+        /// For a shell, if standard input is a terminal.
         Auto = "auto",
         /// Never.
         No = "no" | "false",
-        /// Wherever standard input is a terminal.
+        /// If standard input is a terminal.
         Yes = "yes" | "true",
         /// Always.
         Force = "force",
@@ -253,7 +253,7 @@ words! {
         Yes = "yes" | "true",
         /// A master that asks before each session.
         Ask = "ask",
-        /// A client of a master where there is one, else a master.
+        /// A client of a master if there is one, else a master.
         Auto = "auto",
         /// As `auto`, asking before each session.
         AutoAsk = "autoask",
@@ -265,11 +265,11 @@ words! {
     PubkeyAuthentication {
         /// Not tried.
         No = "no" | "false",
-        /// Tried, with OpenSSH's host-bound extension where the server has it.
+        /// Tried, with OpenSSH's host-bound extension if the server supports it.
         Yes = "yes" | "true",
-        /// Without that extension.
+        /// Tried without that extension.
         Unbound = "unbound",
-        /// Only with that extension.
+        /// Tried only with that extension.
         HostBound = "host-bound",
     }
 }
@@ -285,7 +285,7 @@ words! {
 }
 
 words! {
-    /// `WarnWeakCrypto` (OpenSSH 10.1): whether to warn of a key exchange that a quantum computer could undo.
+    /// `WarnWeakCrypto` (OpenSSH 10.1): whether to warn of a key exchange that a quantum computer could break.
     WeakCryptoWarning {
         /// Warn of everything weak.
         Yes = "yes" | "true",
@@ -355,7 +355,7 @@ impl ControlPersist {
     }
 }
 
-/// `RekeyLimit`: when keys are renewed, beside what the cipher demands.
+/// `RekeyLimit`: when keys are renewed, in addition to the cipher's requirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RekeyLimit {
     /// After this many bytes; `None` for the cipher's own limit.
@@ -376,7 +376,7 @@ impl RekeyLimit {
     }
 }
 
-/// As `RekeyLimit` is written: bytes, then seconds.
+/// Formats as in `RekeyLimit`: bytes, then seconds.
 impl fmt::Display for RekeyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {
@@ -409,7 +409,7 @@ impl IpQos {
     }
 }
 
-/// As `IPQoS` is written, in numbers.
+/// Formats as in `IPQoS`, with numbers.
 impl fmt::Display for IpQos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |byte: Option<u8>| byte.map_or("none".into(), |byte| format!("{byte:#04x}"));
@@ -417,7 +417,7 @@ impl fmt::Display for IpQos {
     }
 }
 
-/// misc.c `ipqos[]`: the names of RFC 2474, 2597, 3246 and 8622, and those of the older RFC 1349.
+/// Parses a name of misc.c's `ipqos[]`: those of RFC 2474, 2597, 3246 and 8622, and of the older RFC 1349.
 #[allow(clippy::option_option, reason = "\"none\" is a value that is understood")]
 fn type_of_service(name: &str) -> Option<Option<u8>> {
     let dscp = |code: u8| Some(Some(code << 2));
@@ -451,7 +451,7 @@ fn type_of_service(name: &str) -> Option<Option<u8>> {
 pub enum Listen {
     /// A TCP port; 0 lets the server choose (remote only).
     Tcp {
-        /// The address; `None` follows `GatewayPorts`, `*` is every address.
+        /// The address; `None` follows `GatewayPorts`, `*` means every address.
         host: Option<String>,
         /// The port.
         port: u16,
@@ -475,7 +475,7 @@ impl Listen {
     }
 }
 
-/// As `ssh -G` prints it.
+/// Formats as `ssh -G` prints it.
 impl std::fmt::Display for Listen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -501,7 +501,7 @@ pub enum ForwardTarget {
     },
     /// A Unix socket.
     Socket(PathBuf),
-    /// Wherever a SOCKS client asks (`RemoteForward` with one argument).
+    /// A SOCKS client's target (`RemoteForward` with one argument).
     Socks,
 }
 
@@ -525,13 +525,13 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// `LISTEN TARGET`: a port, `[host]:port` or a path each. Paths may hold spaces, so a bracketed target is looked
-    /// for from the end, and of two paths the second begins with a slash.
+    /// Parses `LISTEN TARGET`: a port, `[host]:port` or a path each. Paths may contain spaces, so a bracketed target is
+    /// searched from the end, and the second of two paths begins with a slash.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let (listen, target) = match value.rfind(" [").map(|at| value.split_at(at)) {
             Some((listen, target)) if parse_bracketed(target.trim()).is_some() => {
                 let (host, port) = parse_bracketed(target.trim())?;
-                // readconf.c stores a dynamic forwarding as one to the host "socks", port 0.
+                // readconf.c represents a dynamic forwarding as one to the host "socks", port 0.
                 let target = match (host, port) {
                     ("socks", 0) => ForwardTarget::Socks,
                     _ => ForwardTarget::Tcp {
@@ -553,7 +553,7 @@ impl Forward {
     }
 }
 
-/// `[host]:port`.
+/// Parses `[host]:port`.
 fn parse_bracketed(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.strip_prefix('[')?.rsplit_once("]:")?;
     Some((host, port.parse().ok()?))
@@ -570,7 +570,7 @@ pub enum ForwardAgent {
     Socket(PathBuf),
 }
 
-/// `PermitRemoteOpen`: where a remote dynamic forwarding may lead.
+/// `PermitRemoteOpen`: the allowed targets of a remote dynamic forwarding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PermitRemoteOpen {
     /// Anywhere.
@@ -591,7 +591,7 @@ impl PermitRemoteOpen {
     }
 }
 
-/// `EscapeChar`, which `ssh -G` writes as vis(3) does: `~`, `\^A`, `\\`, `none`. The inner `None` is for none.
+/// Parses `EscapeChar`, which `ssh -G` prints like vis(3): `~`, `\^A`, `\\`, `none`. The inner `None` means none.
 #[allow(clippy::option_option, reason = "\"none\" is a value that is understood")]
 pub(crate) fn escape_char(value: &str) -> Option<Option<u8>> {
     match value.as_bytes() {
@@ -606,11 +606,11 @@ pub(crate) fn escape_char(value: &str) -> Option<Option<u8>> {
     }
 }
 
-/// A list of paths that `ssh -G` joins with spaces although paths may hold some.
+/// Parses a list of paths that `ssh -G` joins with spaces although paths may contain some.
 ///
-/// ssh has made the user's files absolute by then, and names of system files are absolute in practice: a word that
-/// begins neither at the root nor at a home directory continues with the path before it. A list that begins with a
-/// relative path is taken as one path for each word. Quoted words, should a later ssh print them, are taken whole.
+/// ssh has made the user's files absolute, and names of system files are absolute in practice: a word that begins
+/// neither at the root nor at a home directory continues the path before it. A list that begins with a relative path
+/// has one path per word. Quoted words, should a later ssh print them, are taken as a whole.
 pub(crate) fn paths(value: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     if value.contains('"') {

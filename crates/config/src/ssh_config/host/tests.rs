@@ -76,7 +76,7 @@ fn with_options(options: &[&str]) -> HostConfig {
 fn the_defaults_are_those_of_ssh() {
     let printed = with_options(&[]);
     let assumed = config_of("host host\nhostname host\nport 22\nuser root\n");
-    // An ssh that leaves a line out means its default: both readings agree but for what only ssh can know.
+    // A line that ssh leaves out means its default: both results agree except for what only ssh can know.
     let known_by_ssh = HostConfig {
         ciphers: printed.ciphers.clone(),
         macs: printed.macs.clone(),
@@ -385,7 +385,7 @@ fn requests_that_differ_in_who_is_reached_do_not_share() {
 #[test]
 fn requests_that_differ_in_what_a_master_of_sshs_decides_for_all_do_not_share_it() {
     let key = |option: &str, has_master: bool| {
-        // Debian's ssh trusts windows by default. The first of two values holds.
+        // Debian's ssh trusts windows by default. The first of two values counts.
         let config = Arc::new(with_options(&["ForwardX11=yes", option, "ForwardX11Trusted=no"]));
         let config = if has_master {
             config.through_ssh(&world())

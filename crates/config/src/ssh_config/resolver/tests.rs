@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A directory with a configuration file, and a world that stands in it.
+/// A directory with a configuration file, and an environment with it as the working directory.
 struct Place {
     directory: tempfile::TempDir,
     world: World,
@@ -51,10 +51,10 @@ impl Place {
         request
     }
 
-    /// A program that counts its runs and then is ssh.
+    /// Installs a program that counts its runs and then is ssh.
     fn count_runs(&mut self) {
         let runs = self.path("runs");
-        // The question for the program's defaults comes once in a resolver's life and is not counted.
+        // The query for the program's defaults comes once in a resolver's life and is not counted.
         let script = format!(
             "#!/bin/sh\ncase \"$*\" in *'-F none'*) ;; *) echo >>{} ;; esac\nexec /usr/bin/ssh \"$@\"\n",
             runs.display()
@@ -249,7 +249,7 @@ async fn a_hanging_match_exec_is_killed_with_its_children() {
     wait_until_gone(&place.path("pid")).await;
 }
 
-/// Waits until the process whose number the file holds has ended; a zombie that nobody has reaped has.
+/// Waits until the process whose number is in the file has ended; an unreaped zombie has.
 async fn wait_until_gone(pid_file: &Path) {
     let pid = fs::read_to_string(pid_file).unwrap();
     loop {
@@ -287,7 +287,7 @@ async fn the_connection_hash_in_a_key_path_is_the_one_of_ssh() {
     let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
     assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
     assert_eq!(config.local_forwards, []);
-    // Where ssh cannot be asked, our own computation agrees with the installed version's.
+    // If ssh cannot be asked, our own computation agrees with the installed version's.
     let place = Place::new("Host db\n ControlPath /%C\n IdentityFile /%C\n ClearAllForwardings yes\n");
     let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
     assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
@@ -333,7 +333,7 @@ async fn what_ssh_remarks_on_is_told_and_looked_at_again() {
     assert_eq!(resolver.find_cached(&request), Some(after));
 }
 
-/// The sharing keys of a destination for two callers who differ in the variable BOX.
+/// Returns the sharing keys of a destination for two callers with different values of BOX.
 async fn keys_of_two(config: &str, destination: &str) -> [super::super::SharingKey; 2] {
     let mut place = Place::new(config);
     let resolver = Resolver::new();
@@ -488,7 +488,7 @@ async fn what_a_variable_brings_into_the_dump_is_one_line_or_refused() {
     assert_eq!(error, ConfigError::ControlCharacter("the variable PLACE".into()));
     place.world.env.insert("PLACE".into(), "/sock".into());
     assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
-    // One that nothing mentions may hold anything: a shell's exported functions have lines.
+    // An unmentioned variable may contain anything: a shell's exported functions have lines.
     place
         .world
         .env
