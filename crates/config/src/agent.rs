@@ -1,11 +1,10 @@
 //! A client of the SSH agent (draft-ietf-sshm-ssh-agent, and OpenSSH's PROTOCOL.agent).
 //!
-//! [`Agent`] is one connection to an agent's socket and answers one request at a time. The socket's path is
-//! always an argument: which agent is asked is decided by whoever the work is for, never by this process's
-//! environment.
+//! [`Agent`] is one connection to an agent's socket and answers one request at a time. The caller always passes the
+//! socket's path: this process's environment never decides which agent is asked.
 //!
-//! An agent may be a relay to another machine and is trusted no further than a peer: its replies are bounded
-//! in size and checked in form.
+//! An agent may be a relay to another machine and is trusted no further than a peer: the client bounds the size of its
+//! replies and checks their form.
 
 use crate::keys::{self, PrivateKey, PublicKey};
 use bytes::Bytes;
@@ -47,7 +46,7 @@ const MAX_IDENTITIES: u32 = 2048;
 pub struct Agent {
     path: PathBuf,
     stream: UnixStream,
-    /// A request was given up before its reply had been read: the next bytes are not the next reply.
+    /// A request was abandoned before its reply was read, so the next bytes are not the next reply.
     out_of_step: bool,
 }
 
@@ -55,8 +54,8 @@ impl Agent {
     /// Connects to the agent that listens on the Unix socket `path`.
     ///
     /// # Errors
-    /// [`AgentError::Missing`], [`AgentError::NotListening`] or [`AgentError::Io`]; [`AgentError::Timeout`]
-    /// after ten seconds.
+    /// [`AgentError::Missing`], [`AgentError::NotListening`] or [`AgentError::Io`]; [`AgentError::Timeout`] after two
+    /// minutes.
     pub async fn connect(path: &Path) -> Result<Self, AgentError> {
         let owned = path.to_owned();
         match timeout(PROMPT_REPLY, UnixStream::connect(path)).await {
@@ -77,7 +76,7 @@ impl Agent {
         }
     }
 
-    /// An agent at the other end of `stream`.
+    /// Makes a client of the agent at the other end of `stream`.
     pub(crate) fn from_stream(stream: UnixStream) -> Self {
         Self {
             path: PathBuf::new(),
@@ -86,30 +85,30 @@ impl Agent {
         }
     }
 
-    /// The bare connection, for a stranger's requests.
+    /// Returns the bare connection, for a stranger's requests.
     pub fn into_stream(self) -> UnixStream {
         self.stream
     }
 
-    /// The keys and certificates the agent holds, in its order. A locked agent lists none.
+    /// Returns the keys and certificates that the agent holds, in its order. A locked agent lists none.
     ///
     /// # Errors
-    /// Those of the connection; [`AgentError::Timeout`] after ten seconds.
+    /// Those of the connection; [`AgentError::Timeout`] after two minutes.
     pub async fn identities(&mut self) -> Result<Vec<Identity>, AgentError> {
         let reply = self.prompt_request(&[REQUEST_IDENTITIES]).await?;
         let mut reader = self.expect(&reply, IDENTITIES_ANSWER)?;
         parse_identities(&mut reader).map_err(|_| self.malformed_answer("its list of keys is damaged"))
     }
 
-    /// Has the agent sign `data` with the key (or the certificate) whose blob is `key`.
+    /// Has the agent sign `data` with the key or certificate of the blob `key`.
     ///
-    /// `algorithm` is the signature algorithm; for RSA it chooses between `rsa-sha2-256` and `rsa-sha2-512`.
-    /// Returns the SSH signature: `string` algorithm, `string` signature. Waits as long as the agent does;
-    /// dropping the future gives up and leaves this connection unusable.
+    /// `algorithm` is the signature algorithm; for RSA it chooses between `rsa-sha2-256` and `rsa-sha2-512`. Returns
+    /// the SSH signature: `string` algorithm, `string` signature. Waits as long as the agent does; dropping the future
+    /// gives up and leaves this connection unusable.
     ///
     /// # Errors
-    /// When the agent refuses, [`AgentError::KeyGone`] or [`AgentError::Empty`] if it does not list the key
-    /// (any more), else [`AgentError::Refused`]. [`AgentError::SignatureType`] if it signs in another way.
+    /// If the agent refuses: [`AgentError::KeyGone`] or [`AgentError::Empty`] if it does not list the key (any more),
+    /// else [`AgentError::Refused`]. [`AgentError::SignatureType`] if it signs with another algorithm.
     pub async fn sign(&mut self, key: &[u8], algorithm: &str, data: &[u8]) -> Result<Vec<u8>, AgentError> {
         let flags = match algorithm {
             "rsa-sha2-256" => SIGN_RSA_SHA2_256,
@@ -131,7 +130,7 @@ impl Agent {
             .map_err(|_| self.malformed_answer("its signature is damaged"))?;
         match Reader::new(signature).name() {
             Ok(made) if made == algorithm => Ok(signature.to_vec()),
-            // Agents that do not know the flags answer with SHA-1, which no current server takes.
+            // An agent that does not know the flags answers with SHA-1, which no current server takes.
             Ok(made) => Err(AgentError::SignatureType {
                 wanted: algorithm.to_owned(),
                 made: made.to_owned(),
@@ -140,15 +139,15 @@ impl Agent {
         }
     }
 
-    /// Tells the agent which SSH session this connection signs for, so that keys restricted to
-    /// destinations can be used (PROTOCOL.agent, `session-bind@openssh.com`).
+    /// Tells the agent which SSH session this connection signs for, so that it can use keys restricted to destinations
+    /// (PROTOCOL.agent, `session-bind@openssh.com`).
     ///
-    /// `host_key` is the server's host key blob, `signature` the one over `session_id` that it made in the key
-    /// exchange; `forwarding` says that the connection will be forwarded to that server. Returns whether
-    /// the agent knows the extension and accepted it; OpenSSH continues if not.
+    /// `host_key` is the server's host key blob, `signature` the server's signature over `session_id` from the key
+    /// exchange; `forwarding` says that the connection will be forwarded to that server. Returns whether the agent
+    /// knows the extension and accepted it; OpenSSH continues if not.
     ///
     /// # Errors
-    /// Those of the connection; [`AgentError::Timeout`] after ten seconds.
+    /// Those of the connection; [`AgentError::Timeout`] after two minutes.
     pub async fn bind_session(
         &mut self,
         host_key: &[u8],
@@ -170,12 +169,12 @@ impl Agent {
         self.expect(&reply, SUCCESS).map(|_| true)
     }
 
-    /// Gives the agent a private key, with its certificate if there is one (AddKeysToAgent).
+    /// Gives the agent a private key, with its certificate if it has one (AddKeysToAgent).
     ///
-    /// `comment` is what `ssh-add -l` shows. A lifetime is sent in whole seconds, at least one.
+    /// `ssh-add -l` shows `comment`. A lifetime is sent in whole seconds, at least one.
     ///
     /// # Errors
-    /// [`AgentError::Refused`] if the agent does not take it; [`AgentError::Timeout`] after ten seconds.
+    /// [`AgentError::Refused`] if the agent does not take it; [`AgentError::Timeout`] after two minutes.
     pub async fn add(
         &mut self,
         key: &PrivateKey,
@@ -214,7 +213,7 @@ impl Agent {
     /// Has the agent forget the key or certificate with the blob `key`.
     ///
     /// # Errors
-    /// [`AgentError::KeyGone`] if it has no such key; [`AgentError::Timeout`] after ten seconds.
+    /// [`AgentError::KeyGone`] if it has no such key; [`AgentError::Timeout`] after two minutes.
     pub async fn remove(&mut self, key: &[u8]) -> Result<(), AgentError> {
         let reply = self
             .prompt_request(&Writer::message(REMOVE_IDENTITY).string(key).finish())
@@ -227,7 +226,7 @@ impl Agent {
         self.expect(&reply, SUCCESS).map(|_| ())
     }
 
-    /// The agent's word for every refusal is the same; whether it still lists the key tells more.
+    /// Finds the reason for a refusal. The agent gives none, but its list shows whether it still holds the key.
     async fn why_refused(&mut self, key: &[u8]) -> AgentError {
         match self.identities().await {
             Ok(held) if held.is_empty() => AgentError::Empty,
@@ -238,7 +237,7 @@ impl Agent {
         }
     }
 
-    /// A request that no human has to answer.
+    /// Sends a request that has [`PROMPT_REPLY`] as its time limit.
     async fn prompt_request(&mut self, request: &[u8]) -> Result<Vec<u8>, AgentError> {
         match timeout(PROMPT_REPLY, self.request(request)).await {
             Ok(replied) => replied,
@@ -248,7 +247,7 @@ impl Agent {
         }
     }
 
-    /// Sends `request` and reads the reply, message number first; it is never empty.
+    /// Sends `request` and returns the reply, which begins with the message number and is never empty.
     async fn request(&mut self, request: &[u8]) -> Result<Vec<u8>, AgentError> {
         if self.out_of_step {
             return Err(AgentError::OutOfStep);
@@ -284,7 +283,7 @@ impl Agent {
         Ok(reply)
     }
 
-    /// Returns the rest after the message number, which has to be `number`.
+    /// Returns the bytes after the message number, which must be `number`.
     fn expect<'a>(&self, reply: &'a [u8], number: u8) -> Result<Reader<'a>, AgentError> {
         match reply.split_first() {
             Some((got, rest)) if *got == number => Ok(Reader::new(rest)),
@@ -311,28 +310,27 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The type name at the front of the blob.
+    /// Returns the type name at the front of the blob.
     pub fn algorithm(&self) -> &str {
         Reader::new(&self.blob).name().unwrap_or_default()
     }
 
-    /// Returns whether this is a certificate.
     pub fn is_certificate(&self) -> bool {
         keys::is_certificate_algorithm(self.algorithm())
     }
 
-    /// Returns whether signing needs a security key, and with it most often a touch.
+    /// Returns whether a security key has to sign, usually after a touch.
     pub fn is_security_key(&self) -> bool {
         self.algorithm().starts_with("sk-")
     }
 }
 
-/// The conditions for an agent to use a key that it is given.
+/// The conditions under which an agent may use a key that it is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Constraints {
-    /// Forget the key after this long.
+    /// The time after which the agent forgets the key.
     pub lifetime: Option<Duration>,
-    /// Ask the user before each signature.
+    /// The agent asks the user before each signature.
     pub confirm: bool,
 }
 
@@ -344,7 +342,7 @@ pub enum AgentError {
     /// There is no socket at the path.
     #[error("there is no SSH agent at {}: the socket does not exist (is SSH_AUTH_SOCK left over from an old login?)", path.display())]
     Missing { path: PathBuf },
-    /// The socket is there and nobody listens on it.
+    /// The socket exists, but no process listens on it.
     #[error("no SSH agent listens on {} any more; start one and set SSH_AUTH_SOCK", path.display())]
     NotListening { path: PathBuf },
     /// Connecting, writing or reading failed; the agent closed the connection, for example.
@@ -354,17 +352,17 @@ pub enum AgentError {
         /// The system's error.
         source: io::Error,
     },
-    /// The agent did not answer in time what needs no human.
+    /// The agent did not answer in time.
     #[error("the SSH agent at {} does not answer", path.display())]
     Timeout { path: PathBuf },
     /// The agent's reply breaks the protocol.
     #[error("the program listening on {} is not an SSH agent: {what}", path.display())]
     Malformed { path: PathBuf, what: &'static str },
-    /// The agent has the key and did not do what was asked: the user denied it, a touch was missed, or the
-    /// key is restricted to other destinations.
+    /// The agent has the key but did not act: the user denied it, a touch was missed, or the key is restricted to other
+    /// destinations.
     #[error("the SSH agent refused to {action}")]
     Refused {
-        /// The action that it was asked for.
+        /// The action that it refused.
         action: &'static str,
     },
     /// The agent lists no keys at all.
@@ -376,7 +374,7 @@ pub enum AgentError {
         /// The key's fingerprint.
         fingerprint: String,
     },
-    /// The agent signed with another algorithm than it was asked for.
+    /// The agent signed with another algorithm than the client asked for.
     #[error("the SSH agent signed with {made} instead of {wanted}; it is too old for RSA keys")]
     SignatureType {
         /// The algorithm asked for.
@@ -384,7 +382,7 @@ pub enum AgentError {
         /// The algorithm used.
         made: String,
     },
-    /// An earlier request on this connection was given up half-way.
+    /// An earlier request on this connection was abandoned half-way.
     #[error("an earlier request to the SSH agent was abandoned; connect to it again")]
     OutOfStep,
 }
@@ -397,7 +395,7 @@ fn parse_identities(reader: &mut Reader<'_>) -> Result<Vec<Identity>, WireError>
     let mut identities = Vec::new();
     for _ in 0..count {
         let (blob, comment) = (reader.string()?, reader.string()?);
-        // What is not a key cannot be offered to a server either.
+        // A blob that is not a key cannot be offered to a server.
         if Reader::new(blob).name().is_ok_and(|name| !name.is_empty()) {
             identities.push(Identity {
                 blob: Bytes::copy_from_slice(blob),
@@ -408,7 +406,7 @@ fn parse_identities(reader: &mut Reader<'_>) -> Result<Vec<Identity>, WireError>
     Ok(identities)
 }
 
-/// SSH_AGENT_FAILURE, SSH_AGENT_EXTENSION_FAILURE, and what ssh.com's agents say (authfd.c, `agent_failed`).
+/// Returns whether a reply is a failure, in the standard's numbers or those of ssh.com (authfd.c, `agent_failed`).
 fn is_failure(reply: &[u8]) -> bool {
     matches!(reply.first(), Some(5 | 28 | 30 | 102))
 }

@@ -1,8 +1,8 @@
-//! Ways for the fuzz targets in `fuzz/` to what nothing public reaches with bytes of one's own choice. No part of the API.
+//! Entry points for the fuzz targets in `fuzz/` to code behind the public API. No part of the API.
 
 use crate::agent::Agent;
 
-/// Lets an agent answer with `replies`, as bytes in a row, to a listing of its keys, a signature and a binding.
+/// Lets an agent answer a listing of its keys, a signature and a binding with the bytes `replies`.
 pub fn agent(replies: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -21,10 +21,10 @@ pub fn agent(replies: &[u8]) {
             };
             let answering = async {
                 use tokio::io::AsyncWriteExt as _;
-                // An agent that says more than is read finds its pipe closed.
+                // An agent that sends more than the client reads finds its pipe closed.
                 let _ = theirs.write_all(replies).await;
                 let _ = theirs.shutdown().await;
-                // Held until here, so that requests have somewhere to go.
+                // The stream stays open until here, so that requests have a reader.
                 theirs
             };
             tokio::join!(asking, answering);

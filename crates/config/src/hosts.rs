@@ -1,4 +1,4 @@
-//! Lists of hosts beyond what an expression names: aliases of ssh_config, and Ansible inventories.
+//! Lists of hosts beyond those in an expression: aliases of ssh_config, and Ansible inventories.
 
 mod aliases;
 mod inventory;

@@ -20,15 +20,15 @@ use crate::prompt::{
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     tell: Arc<Tell>,
-    /// `None` where nobody waits.
+    /// `None` if nobody waits.
     show: Option<Arc<Show>>,
     heard: Arc<Announcements>,
-    /// Somebody waits, at whose terminal the user's programs may ask.
+    /// Somebody waits, and the user's programs may ask at their terminal.
     is_somebody: bool,
     client: Client,
-    /// The log, if it is kept; locked for as long as a line takes.
+    /// The log, if it is kept. The lock guards it for the time of a line.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
-    /// The presence of its client, where it is not certain.
+    /// The presence of the client, if it is not certain.
     presence: Option<Arc<Presence>>,
 }
 
@@ -37,7 +37,7 @@ pub struct Interaction {
 struct Announcements {
     /// A server's banner.
     banner: AtomicBool,
-    /// Warnings, each by its hash. Guards them for as long as a look takes.
+    /// The hashes of the warnings. The lock guards them for the time of a look-up.
     warnings: Mutex<HashSet<u64>>,
 }
 
@@ -51,7 +51,7 @@ pub enum MessageKind {
     Notice,
     /// Messages that ssh logs from `LogLevel ERROR` on.
     Warning,
-    /// The server's banner, which ssh prints and does not log, unless it is to be quiet.
+    /// The server's banner, which ssh prints, unless it is quiet, and does not log.
     Banner,
     /// A ProxyCommand's standard error, which is ssh's own.
     Proxy,
@@ -59,17 +59,17 @@ pub enum MessageKind {
     Log(LogLevel),
 }
 
-/// The reason, other than the network, for which a connection that is being made waits.
+/// The reason, other than the network, why a connection that is being made waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldUp {
-    /// Its client is being asked something.
+    /// The client is being asked something.
     Asked(PromptKind),
-    /// It waits itself, for the connection that it goes through.
+    /// It waits for the connection that it goes through.
     Waits(Waiting),
 }
 
-/// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
-/// [`Interaction`] stand for the same.
+/// One client of a program that lends its connections. All work for the same client is one use of them. Clones of an
+/// [`Interaction`] stand for the same client.
 #[derive(Clone, Default)]
 pub struct Client(Arc<()>);
 
@@ -78,33 +78,33 @@ pub struct Client(Arc<()>);
 pub struct KnownClient(Weak<()>);
 
 impl Client {
-    /// The same, without keeping it.
+    /// Returns a weak reference to the client.
     pub fn downgrade(&self) -> KnownClient {
         KnownClient(Arc::downgrade(&self.0))
     }
 }
 
 impl KnownClient {
-    /// Returns whether anything is still done for it.
+    /// Returns whether any work for the client goes on.
     pub fn is_there(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Returns whether it is `client`.
+    /// Returns whether this is `client`.
     pub fn is(&self, client: &Client) -> bool {
-        // The weak reference keeps the place in memory from being another's.
+        // The weak reference keeps the memory from being used for another client.
         self.0.as_ptr() == Arc::as_ptr(&client.0)
     }
 }
 
-/// As many warnings are remembered as told. There is one for each host that was not verified.
+/// The number of warnings that are remembered. Each host that is not verified causes one.
 const MOST_TOLD: usize = 4096;
 
-/// So many lines are kept of the making of a connection: a server can have more written, by refusing keys.
+/// The number of lines that are kept from the making of a connection: a server can add lines by refusing keys.
 const MOST_RECORDED: usize = 128;
 
 impl Interaction {
-    /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
+    /// Sends questions to `prompter`, and warnings and the server's banner to `notice`, one text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self::telling(prompter, move |told, text| {
             if !matches!(told, MessageKind::Log(_)) {
@@ -113,7 +113,7 @@ impl Interaction {
         })
     }
 
-    /// The same, with what each text is. What is waited for is shown to nobody, see [`Self::showing`].
+    /// Like [`Self::new`], with the kind of each text. Shows nobody what it waits for, see [`Self::showing`].
     pub fn telling(
         prompter: Arc<dyn Prompter>,
         tell: impl Fn(MessageKind, &str) + Send + Sync + 'static,
@@ -130,7 +130,7 @@ impl Interaction {
         }
     }
 
-    /// Asks nobody; warnings go to the log.
+    /// Asks nobody; sends warnings to the log.
     pub fn none() -> Self {
         Self {
             is_somebody: false,
@@ -138,7 +138,7 @@ impl Interaction {
         }
     }
 
-    /// Asks on the terminal or through SSH_ASKPASS, as ssh would in this process's environment; warnings go to
+    /// Asks on the terminal or through SSH_ASKPASS, as ssh would in this process's environment; writes warnings to
     /// standard error.
     pub fn standard() -> Self {
         Self::new(Arc::new(Standard::from_env(std::env::vars_os())), |text| {
@@ -146,17 +146,17 @@ impl Interaction {
         })
     }
 
-    /// The one who answers.
+    /// Returns the prompter that answers the questions.
     pub fn prompter(&self) -> &dyn Prompter {
         &*self.prompter
     }
 
-    /// Whom this is done for.
+    /// Returns the client that the work is for.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Tells the user something. Much of it quotes a server: it is made [`Printable`] here, whoever says it.
+    /// Tells the user something. Makes the text [`Printable`], because it may quote a server.
     pub fn notice(&self, text: &str) {
         (self.tell)(MessageKind::Notice, &Printable::text(text));
     }
@@ -166,7 +166,7 @@ impl Interaction {
         (self.tell)(MessageKind::Warning, &Printable::text(text));
     }
 
-    /// Says what is being done, for whoever looks for faults: never a secret.
+    /// Logs a step for somebody who looks for faults; the text never holds a secret.
     pub fn log(&self, level: LogLevel, text: &str) {
         let text = Printable::line(text);
         (self.tell)(MessageKind::Log(level), &text);
@@ -181,27 +181,27 @@ impl Interaction {
         }
     }
 
-    /// The same, with `show`, which gets what is waited for, to be shown until the next of these; `None`: that is over.
+    /// Has `show` told what the work waits for, until the next call; `None` says that the wait is over.
     #[must_use]
     pub fn showing(mut self, show: impl Fn(Option<&Waiting>) + Send + Sync + 'static) -> Self {
         self.show = Some(Arc::new(show));
         self
     }
 
-    /// The same, for somebody who may leave before an agent's user need be asked for a signature.
+    /// Sets the client's presence. The client may leave before the user of an agent has to be asked for a signature.
     #[must_use]
     pub fn while_present(mut self, presence: Arc<Presence>) -> Self {
         self.presence = Some(presence);
         self
     }
 
-    /// Returns the presence of its client, where it is not certain.
+    /// Returns the presence of the client, if it is not certain.
     pub fn presence(&self) -> Option<&Arc<Presence>> {
         self.presence.as_ref()
     }
 
-    /// Waits until it is known whether its client stays, which it does unless this is [`Self::while_present`]. An agent that may
-    /// ask its user signs only then: the client's own ssh would ask them as well.
+    /// Waits until it is certain whether the client stays. Without [`Self::while_present`] it does. An agent that may
+    /// ask its user signs only after that, because the client's own ssh would ask the same user.
     pub async fn stays(&self) -> bool {
         match &self.presence {
             Some(presence) => presence.stays().await,
@@ -209,14 +209,14 @@ impl Interaction {
         }
     }
 
-    /// Says what is waited for before anything happens, until it says that this is over.
+    /// Shows what the work waits for; `None` ends the display.
     pub fn waiting(&self, waiting: Option<&Waiting>) {
         if let Some(show) = &self.show {
             show(waiting);
         }
     }
 
-    /// The same, which shows in `held_up` what its client is being asked, or waits for.
+    /// Shows in `held_up` what the client is being asked or waits for.
     #[must_use]
     pub fn watch_with(mut self, held_up: watch::Sender<Option<HeldUp>>) -> Self {
         let (show, waits) = (self.show, held_up.clone());
@@ -233,14 +233,14 @@ impl Interaction {
         self
     }
 
-    /// The same, which keeps what it logs from now on for [`Self::take_recorded`].
+    /// Keeps the log lines from now on for [`Self::take_recorded`].
     #[must_use]
     pub fn recording(mut self) -> Self {
         self.record = Some(Arc::default());
         self
     }
 
-    /// Takes the log.
+    /// Takes the log lines that were kept.
     pub fn take_recorded(&self) -> Vec<LogLine> {
         let record = self.record.as_ref();
         record.map_or_else(Vec::new, |record| {
@@ -264,7 +264,7 @@ impl Interaction {
         self.heard.banner.load(Ordering::Relaxed)
     }
 
-    /// The same, with questions that name a host: this one, unless they name another.
+    /// Names `user@host` in each question that names no host.
     #[must_use]
     pub fn about(mut self, user: &str, host: &str) -> Self {
         self.prompter = Arc::new(About {
@@ -274,13 +274,13 @@ impl Interaction {
         self
     }
 
-    /// Tells the user of something that others will be told of with [`Self::warn_once`].
+    /// Warns the user, and keeps [`Self::warn_once`] from repeating the text to others.
     pub fn warn(&self, text: &str) {
         self.is_news(text);
         self.warning(text);
     }
 
-    /// Tells the user something that they have not been told yet.
+    /// Warns the user unless they have seen the text.
     pub fn warn_once(&self, text: &str) {
         if self.is_news(text) {
             self.warning(text);
@@ -297,15 +297,14 @@ impl Interaction {
         told.insert(hasher.finish())
     }
 
-    /// The same, but nobody is asked anything (BatchMode).
+    /// Asks nobody anything (BatchMode).
     #[must_use]
     pub fn without_questions(mut self) -> Self {
         self.prompter = Arc::new(Never);
         self
     }
 
-    /// The same, but nobody is asked anything who would have to think of it or type it: a program that has its answers at
-    /// hand still is. For what is done without being asked for, in the middle of other work, which goes on meanwhile.
+    /// Asks no person anything; still asks a program that has its answers at hand. This is for background work.
     #[must_use]
     pub fn without_user(mut self) -> Self {
         self.show = None;
@@ -317,18 +316,18 @@ impl Interaction {
         }
     }
 
-    /// Returns whether a program of the user's that takes part may ask at the terminal of whoever waits, also where trunkline itself
+    /// Returns whether the user's programs may ask at the terminal of the person who waits, even if trunkline itself
     /// asks nothing (BatchMode).
     pub fn lends_terminal(&self) -> bool {
         self.is_somebody
     }
 
-    /// Returns whether nobody waits for what is done, as in [`Self::without_user`].
+    /// Returns whether nobody waits for the work, as in [`Self::without_user`].
     pub fn is_unattended(&self) -> bool {
         self.show.is_none()
     }
 
-    /// The same, and what comes of its questions.
+    /// Adds a record of what becomes of the questions.
     #[must_use]
     pub fn note_questions(mut self) -> (Self, Arc<Asking>) {
         let asking = Arc::<Asking>::default();
@@ -340,7 +339,7 @@ impl Interaction {
     }
 }
 
-/// The presence of somebody for whom a connection is begun, who may leave.
+/// The presence of a client who may leave while a connection is made for them.
 #[derive(Debug, Default)]
 pub struct Presence {
     decided: watch::Sender<Option<bool>>,
@@ -348,7 +347,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Says that its client stays or has left. The first word counts.
+    /// Says that the client stays or has left. Only the first call counts.
     pub fn decide(&self, stays: bool) {
         self.decided.send_if_modified(|decided| {
             let is_first = decided.is_none();
@@ -357,14 +356,14 @@ impl Presence {
         });
     }
 
-    /// Returns whether its client has left.
+    /// Returns whether the client has left.
     pub fn has_left(&self) -> bool {
         *self.decided.borrow() == Some(false)
     }
 
-    /// Waits until somebody waits to know it.
+    /// Waits until somebody waits for the decision.
     pub async fn is_wanted(&self) {
-        // It does not end while this is borrowed.
+        // The wait does not end while `self` is borrowed.
         let _ = self.wanted.subscribe().wait_for(|wanted| *wanted).await;
     }
 
@@ -378,7 +377,7 @@ impl Presence {
     }
 }
 
-/// The result of a log-in's questions.
+/// The outcome of the questions of a log-in.
 #[derive(Debug, Default)]
 pub struct Asking {
     answered: AtomicBool,
@@ -387,17 +386,17 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Returns whether it came to nothing because whoever had the answers has left: the server has not been given one.
+    /// Returns whether the log-in failed because the client with the answers left before the server got one.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }
 
-    /// Returns whether anything was answered, rightly or wrongly.
+    /// Returns whether any question was answered, rightly or wrongly.
     pub fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Returns whether something was asked, and nothing answered.
+    /// Returns whether questions were asked and none was answered.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }
@@ -414,7 +413,7 @@ impl Asking {
     }
 }
 
-/// Notes what comes of questions.
+/// A prompter that records the outcome of its questions.
 struct Noted {
     asking: Arc<Asking>,
     prompter: Arc<dyn Prompter>,
@@ -443,7 +442,7 @@ impl Prompter for Noted {
     }
 }
 
-/// Asks about a host.
+/// A prompter that names a host in its questions.
 struct About {
     host: String,
     prompter: Arc<dyn Prompter>,
@@ -468,7 +467,7 @@ impl Prompter for About {
     }
 }
 
-/// Shows what is being asked.
+/// A prompter that shows what it asks.
 struct Watched {
     held_up: watch::Sender<Option<HeldUp>>,
     prompter: Arc<dyn Prompter>,
@@ -481,7 +480,7 @@ impl Watched {
     }
 }
 
-/// A question that is being asked until this is dropped.
+/// A question that is shown as open until this is dropped.
 struct OpenQuestion<'a>(&'a watch::Sender<Option<HeldUp>>);
 
 impl Drop for OpenQuestion<'_> {

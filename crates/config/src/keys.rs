@@ -1,12 +1,11 @@
-//! Keys in the forms users keep them: public key lines, private key files, certificates beside them.
+//! Keys in the forms in which users keep them: public key lines, private key files, certificates beside them.
 //!
-//! Keys travel through the engine as wire blobs (RFC 4253 section 6.6: `string` type name, then the
-//! numbers); this module turns files into such blobs and back into signatures. [`PublicKey`] is one line of
-//! a `.pub` file, [`KeyFile`] what an `IdentityFile` names, [`PrivateKey`] what is in it once a passphrase
-//! has opened it.
+//! Keys travel through the engine as wire blobs (RFC 4253 section 6.6: `string` type name, then the numbers). This
+//! module turns files into such blobs and makes signatures. [`PublicKey`] is one line of a `.pub` file, [`KeyFile`] the
+//! file that an `IdentityFile` names, [`PrivateKey`] its key once a passphrase has opened it.
 //!
-//! Everything here blocks: files are read, and a passphrase costs the deliberate hundreds of milliseconds
-//! of its key derivation. Call it from a blocking thread.
+//! All functions here block: they read files, and deriving a key from a passphrase takes hundreds of milliseconds by
+//! design. Call them from a blocking thread.
 
 mod curve;
 mod file;
@@ -25,10 +24,10 @@ use trunkline_proto::certificate::Certificate;
 use trunkline_proto::signature::verify;
 use trunkline_proto::wire::Reader;
 
-/// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
+/// The public half of a key, or a certificate for one: the content of a line of a `.pub` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
-    /// The type name, as it stands at the front of the blob: `ssh-ed25519`, `ssh-rsa-cert-v01@openssh.com` …
+    /// The type name at the front of the blob: `ssh-ed25519`, `ssh-rsa-cert-v01@openssh.com` …
     pub algorithm: String,
     /// The wire blob.
     pub blob: Bytes,
@@ -39,8 +38,8 @@ pub struct PublicKey {
 impl PublicKey {
     /// Reads one line in the format of sshd(8)'s `authorized_keys` without options: type, base64, comment.
     ///
-    /// Returns `None` when the line is not such a line, or when its type name is not the one in the blob. As many blanks and
-    /// tabs as one likes are between the words (sshkey.c, `sshkey_read`).
+    /// Returns `None` if the line has another form, or if its type name is not the one in the blob. Any number of
+    /// spaces and tabs may separate the words (sshkey.c, `sshkey_read`).
     pub fn parse(line: &[u8]) -> Option<Self> {
         let (algorithm, rest) = first_word(line.trim_ascii());
         let (encoded, comment) = first_word(rest);
@@ -56,14 +55,14 @@ impl PublicKey {
         })
     }
 
-    /// Returns whether it has signed `data`; `signature` is encoded as in RFC 4253 section 6.6.
+    /// Returns whether this key made `signature`, encoded as in RFC 4253 section 6.6, over `data`.
     pub fn has_signed(&self, data: &[u8], signature: &[u8]) -> bool {
         Reader::new(signature)
             .name()
             .is_ok_and(|algorithm| verify(&self.blob, algorithm, signature, data).is_ok())
     }
 
-    /// The line this key is written as, without a line end.
+    /// Returns the line for this key, without a line end.
     pub fn to_line(&self) -> String {
         let line = format!("{} {}", self.algorithm, STANDARD.encode(&self.blob));
         if self.comment.is_empty() {
@@ -79,7 +78,7 @@ impl PublicKey {
     }
 }
 
-/// The first word of a line without blanks in front, and the rest without them.
+/// Returns the first word of a line that begins without blanks, and the rest without leading blanks.
 fn first_word(line: &[u8]) -> (&[u8], &[u8]) {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let end = line.iter().position(is_blank).unwrap_or(line.len());
@@ -99,7 +98,7 @@ pub enum KeyError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Others than the owner can read the file; ssh ignores such a key, and so does trunkline.
+    /// Others than the owner can read the file; ssh and trunkline ignore such a key.
     #[error(
         "UNPROTECTED PRIVATE KEY FILE: mode {mode:04o} of {0} lets others read it, so it is not used; \
          run: chmod 600 {0}", path.display()
@@ -116,11 +115,11 @@ pub enum KeyError {
         /// The largest size accepted, in bytes.
         limit: u64,
     },
-    /// The file holds no key in a format that is known here.
+    /// The file holds no key in a known format.
     #[error("{0} holds no usable private key: {reason}", path.display())]
     Malformed {
         path: PathBuf,
-        /// The error in it.
+        /// The error in the file.
         reason: &'static str,
     },
     /// The key is encrypted and no passphrase was given.
@@ -129,7 +128,7 @@ pub enum KeyError {
     /// The passphrase does not open the key.
     #[error("wrong passphrase for the key {}", path.display())]
     WrongPassphrase { path: PathBuf },
-    /// The key is encrypted in a way that is not supported here.
+    /// The key is encrypted in an unsupported way.
     #[error(
         "{0} is encrypted with {cipher}, which trunkline does not read; rewrite it with: \
          ssh-keygen -p -f {0}", path.display()
@@ -146,22 +145,22 @@ pub enum KeyError {
     )]
     Cost {
         path: PathBuf,
-        /// The memory or time that it asks for.
+        /// The memory or time that the file asks for.
         cost: String,
     },
-    /// The private half lives in a FIDO token and only an agent (or ssh itself) can sign with it.
+    /// The private half lives in a FIDO token, and only an agent (or ssh itself) can sign with it.
     #[error(
         "{} is the handle of a security key; add it to the agent with ssh-add, which can ask for the touch",
         path.display()
     )]
     SecurityKey { path: PathBuf },
-    /// The key's type is unknown here or no longer considered safe.
+    /// The key's type is unknown or no longer considered safe.
     #[error(
         "{} is a {algorithm} key, which is not supported; make a new one with: ssh-keygen -t ed25519",
         path.display()
     )]
     Unsupported { path: PathBuf, algorithm: String },
-    /// The RSA key is shorter than `RequiredRSASize` (never less than 2048 bits here) or longer than 8192 bits.
+    /// The RSA key is shorter than `RequiredRSASize` (here at least 2048 bits) or longer than 8192 bits.
     #[error("{} is an RSA key of {bits} bits; only {min} to {max} are accepted", path.display())]
     RsaSize {
         path: PathBuf,
@@ -183,12 +182,12 @@ pub enum KeyError {
     /// A certificate file holds no certificate.
     #[error("{} holds no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    /// A signature was asked for with an algorithm that is not this key's.
+    /// The requested signature algorithm is not one of the key's.
     #[error("a {key} key cannot sign with {algorithm}")]
     Algorithm {
         /// The key's type.
         key: String,
-        /// The algorithm asked for.
+        /// The requested algorithm.
         algorithm: String,
     },
     /// The cryptographic library refused to sign.
@@ -201,7 +200,7 @@ pub enum KeyError {
 
 const CERTIFICATE_SUFFIX: &str = "-cert-v01@openssh.com";
 
-/// The plain key types that OpenSSH's known_hosts and key files hold, each with the name that ssh shows.
+/// The plain key types in OpenSSH's known_hosts and key files, each with the name that ssh shows.
 const KEY_TYPES: [(&str, &str); 8] = [
     ("ssh-ed25519", "ED25519"),
     ("ecdsa-sha2-nistp256", "ECDSA"),
@@ -213,9 +212,9 @@ const KEY_TYPES: [(&str, &str); 8] = [
     ("sk-ecdsa-sha2-nistp256@openssh.com", "ECDSA-SK"),
 ];
 
-/// The type name at the front of a key blob, if it is a plain key of a known type.
+/// Returns the type name at the front of a key blob, if the blob is a plain key of a known type.
 ///
-/// A certificate's blob has none: look at the key inside it.
+/// For a certificate's blob, look at the key inside it.
 pub fn key_type(blob: &[u8]) -> Option<&'static str> {
     let name = Reader::new(blob).name().ok()?;
     KEY_TYPES
@@ -224,8 +223,8 @@ pub fn key_type(blob: &[u8]) -> Option<&'static str> {
         .find(|known| *known == name)
 }
 
-/// The plain key in a certificate's blob; a blob that is not a certificate as it is. `None` for a certificate that cannot be
-/// read.
+/// Returns the plain key in a certificate's blob, or the blob itself if it is no certificate. `None` for a certificate
+/// that cannot be read.
 pub(crate) fn without_certificate(blob: Bytes) -> Option<Bytes> {
     match Reader::new(&blob).name() {
         Ok(name) if is_certificate_algorithm(name) => {
@@ -236,8 +235,8 @@ pub(crate) fn without_certificate(blob: Bytes) -> Option<Bytes> {
     }
 }
 
-/// The plain key type behind a public key algorithm: `ssh-rsa` for `rsa-sha2-512`, and for a certificate
-/// algorithm the type of the key that is certified. `None` for an unknown algorithm.
+/// Returns the plain key type of a public key algorithm: `ssh-rsa` for `rsa-sha2-512`, and for a certificate algorithm
+/// the type of the certified key. `None` for an unknown algorithm.
 pub fn key_type_of_algorithm(algorithm: &str) -> Option<&'static str> {
     let plain = match algorithm.strip_suffix(CERTIFICATE_SUFFIX) {
         // PROTOCOL.u2f: sk-…-cert-v01@openssh.com certifies sk-…@openssh.com.
@@ -261,14 +260,14 @@ pub fn key_type_of_algorithm(algorithm: &str) -> Option<&'static str> {
         .find(|known| *known == plain)
 }
 
-/// Returns whether a public key algorithm's keys are OpenSSH certificates (PROTOCOL.certkeys).
+/// Returns whether the keys of a public key algorithm are OpenSSH certificates (PROTOCOL.certkeys).
 pub fn is_certificate_algorithm(algorithm: &str) -> bool {
     algorithm.ends_with(CERTIFICATE_SUFFIX)
 }
 
-/// The public key algorithms a key of type `key_type` can be offered as in USERAUTH, best first.
+/// Returns the public key algorithms for a key of type `key_type` in USERAUTH, best first.
 ///
-/// RSA has two (RFC 8332), as a plain key and as a certificate alike; SHA-1's `ssh-rsa` is never used.
+/// An RSA key has two (RFC 8332), plain or certified; SHA-1's `ssh-rsa` is never used.
 pub fn public_key_algorithms(key_type: &str) -> Vec<&str> {
     match key_type {
         "ssh-rsa" => vec!["rsa-sha2-512", "rsa-sha2-256"],
@@ -282,8 +281,8 @@ pub fn public_key_algorithms(key_type: &str) -> Vec<&str> {
     }
 }
 
-/// The signature algorithm that goes with a public key algorithm: without the certificate's part
-/// (PROTOCOL.certkeys: certificates are signed with as the plain keys they certify).
+/// Returns the signature algorithm for a public key algorithm. A certificate signs as the plain key in it
+/// (PROTOCOL.certkeys).
 pub fn signature_algorithm(public_key_algorithm: &str) -> &str {
     match public_key_algorithm.strip_suffix(CERTIFICATE_SUFFIX) {
         Some("sk-ssh-ed25519") => "sk-ssh-ed25519@openssh.com",
@@ -293,7 +292,7 @@ pub fn signature_algorithm(public_key_algorithm: &str) -> &str {
     }
 }
 
-/// The name that ssh shows for a key type: `ED25519` for `ssh-ed25519`.
+/// Returns the name that ssh shows for a key type: `ED25519` for `ssh-ed25519`.
 pub fn display_name(key_type: &str) -> &str {
     KEY_TYPES
         .iter()

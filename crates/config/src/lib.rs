@@ -1,5 +1,5 @@
-//! The knowledge that is needed before a socket opens: destinations and lists of hosts, their ssh_config, known_hosts
-//! and the decisions that follow, keys and agents, and the answerer of questions.
+//! Everything a connection needs to know before a socket opens: destinations and lists of hosts, their ssh_config and
+//! known_hosts with the decisions that follow, keys and agents, and the answerer of questions.
 
 #![warn(missing_docs)]
 

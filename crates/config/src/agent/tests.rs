@@ -5,25 +5,25 @@ use std::process::Command;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 
-/// A real ssh-agent, ended when dropped.
+/// A real ssh-agent, which ends when this is dropped.
 struct LiveAgent {
     directory: TempDir,
     pid: rustix::process::Pid,
 }
 
 impl LiveAgent {
-    /// Starts one whose questions are answered by the exit code `confirm`.
+    /// Starts an agent whose askpass program exits with `confirm`.
     fn start(confirm: i32) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let askpass = directory.path().join("askpass");
-        // Written by another process, as in the askpass tests.
+        // Another process writes it, as in the askpass tests.
         let write = "printf '#!/bin/sh\\nexit %s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
         let written = Command::new("sh")
             .args(["-c", write, "sh", &confirm.to_string()])
             .arg(&askpass)
             .status();
         assert!(written.unwrap().success());
-        // It returns when the socket listens, and tells the number of the process left behind.
+        // ssh-agent returns once its socket listens, and prints the id of the process that stays.
         let started = Command::new("ssh-agent")
             .args(["-s", "-a"])
             .arg(directory.path().join("agent"))
@@ -90,7 +90,7 @@ async fn every_type_of_key_is_added_listed_used_and_removed() {
         );
         for algorithm in key.signature_algorithms() {
             let signature = agent.sign(key.public_blob(), algorithm, b"data").await.unwrap();
-            // Ed25519 and RSA signatures leave nothing to chance: the agent's is the key's own.
+            // Ed25519 and RSA signatures are deterministic: the agent's equals the key's own.
             if kind != "ecdsa" {
                 assert_eq!(signature, key.sign(algorithm, b"data").unwrap());
             }
@@ -151,7 +151,7 @@ async fn a_refused_confirmation_is_told_from_a_missing_key() {
     let other = live.key("ecdsa", "256");
     let gone = agent.sign(other.public_blob(), other.algorithm(), b"data").await;
     assert!(matches!(gone, Err(AgentError::KeyGone { .. })), "{gone:?}");
-    // SSH_AGENTC_LOCK: from now on it lists nothing.
+    // SSH_AGENTC_LOCK: the agent lists nothing from now on.
     let reply = agent
         .request(&Writer::message(22).string("password").finish())
         .await
@@ -220,7 +220,7 @@ async fn an_agent_that_is_not_there_is_told_from_one_that_left() {
     ));
 }
 
-/// Connects to something that answers the first request with `reply` and closes.
+/// Connects to an agent that answers the first request with `reply` and closes.
 async fn agent_that_says(reply: Vec<u8>) -> (Agent, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent");

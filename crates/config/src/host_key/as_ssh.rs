@@ -1,4 +1,4 @@
-//! The same host keys shown to the real ssh and to [`decide`]: both have to decide and to write the same.
+//! Shows the same host keys to the real ssh and to [`decide`]: both must decide and write the same.
 
 use super::StrictHostKeyChecking::{AcceptNew, No, Yes};
 use super::tests::{SERVER, key, line, policy, trust};
@@ -7,18 +7,18 @@ use crate::{keys, known_hosts};
 use bytes::Bytes;
 use std::process::Command;
 
-/// The real ssh in front of a real sshd that it talks to through a pipe (`sshd -i`), and the same decision here.
+/// The real ssh, which talks to a real sshd through a pipe (`sshd -i`), and the same decision here.
 struct SideBySide {
     directory: tempfile::TempDir,
     shown: Bytes,
     algorithm: &'static str,
     proxy: String,
-    /// The contents of a `RevokedHostKeys` file, if there is one.
+    /// The contents of the `RevokedHostKeys` file, if it exists.
     revoked: Option<String>,
 }
 
 impl SideBySide {
-    /// An sshd with one Ed25519 key, and with `certified` a certificate for the principal `host.example`.
+    /// Makes an sshd with one Ed25519 key, and with `certified` a certificate for the principal `host.example`.
     fn new(certified: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let run = |args: &[&str]| {
@@ -72,7 +72,7 @@ impl SideBySide {
             .blob
     }
 
-    /// Has both decide by every policy that asks nobody, and compares what they decide and what they write.
+    /// Has both decide under every policy that asks nobody, and compares their decisions and the files they write.
     fn agree(&self, known_hosts: &str, port: u16, alias: Option<&str>) {
         for (strict, name) in [(Yes, "yes"), (AcceptNew, "accept-new"), (No, "no")] {
             let (theirs, ours) = (
@@ -99,7 +99,7 @@ impl SideBySide {
                 .args(["-o", "PreferredAuthentications=none", "-o", "IdentityAgent=none"])
                 .arg(format!("-oProxyCommand={}", self.proxy))
                 .arg(format!("-oUserKnownHostsFile={}", theirs.display()))
-                // From OpenSSH 9.9 on, ssh does not look at a certificate's plain key unless that is allowed, too.
+                // From OpenSSH 9.9 on, ssh looks at a certificate's plain key only if this list has its algorithm, too.
                 .arg(format!("-oHostKeyAlgorithms={},ssh-ed25519", self.algorithm))
                 .arg(format!("-oStrictHostKeyChecking={name}"))
                 .args(alias.map(|alias| format!("-oHostKeyAlias={alias}")))
@@ -190,8 +190,8 @@ fn ssh_itself_decides_the_same_about_plain_keys() {
         both.agree(&known_hosts, 22, None);
         both.agree(&known_hosts, 2222, None);
     }
-    // Only on port 22: on another one ssh warns of the key that is revoked for the name without port, and then
-    // takes it for that of a new host. Here it stays refused.
+    // On port 22 only: on another port, ssh warns of the key that is revoked for the name without port, then takes it
+    // for a new host's. Trunkline keeps refusing it.
     let revoked = line("@revoked host.example", &own) + &line("host.example", &own);
     both.agree(&revoked, 22, None);
     let other_port = Server { port: 2222, ..SERVER };
@@ -228,7 +228,7 @@ fn ssh_itself_decides_the_same_about_certificates() {
         line("@revoked *", &ca) + &line("@cert-authority *", &ca),
         line("@revoked *", &own) + &line("@cert-authority *", &ca),
         line("@revoked *", &ca) + &line("host.example", &own),
-        // Where a line holds a certificate, what counts is the key in it.
+        // If a line holds a certificate, the key in it counts.
         line("@revoked *", &certificate) + &line("@cert-authority *", &ca),
         line("@revoked elsewhere", &certificate) + &line("@cert-authority *", &ca),
         line("@revoked *", &certified_ca) + &line("@cert-authority *", &ca),
@@ -239,7 +239,7 @@ fn ssh_itself_decides_the_same_about_certificates() {
         both.agree(&known_hosts, 22, None);
         both.agree(&known_hosts, 2222, None);
     }
-    // The certificate is not for the alias.
+    // The alias is not among the certificate's names.
     both.agree(&line("@cert-authority *", &ca), 22, Some("alias"));
     both.agree(
         &(line("@cert-authority *", &ca) + &line("alias", &own)),

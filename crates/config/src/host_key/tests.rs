@@ -109,7 +109,7 @@ fn an_unknown_host_is_refused_asked_about_or_remembered() {
         let Decision::AcceptAndRemember(accepted, remember) = decision_for(strict, &none, &key(1)) else {
             panic!("{strict:?}")
         };
-        // Nobody has vouched for this key, so it vouches for no other.
+        // This key is unverified, so it must not vouch for another.
         assert!(!accepted.may_update && !accepted.is_unverified);
         assert_eq!(
             (remember.file.as_path(), &remember.names[..]),
@@ -123,7 +123,7 @@ fn what_was_let_through_says_how_strict_a_rule_would_have_done_so_too() {
     let passes = |policy: &Policy, trust: &Trust| strictest_that_passes(policy, trust, &SERVER, &key(1), 0);
     let known = trust(&[("user", line("host.example", &key(1)))]);
     let changed = trust(&[("user", line("host.example", &key(2)))]);
-    // Known by its name, and its address by another's.
+    // The name is known with this key, the address with another host's.
     let elsewhere = line("host.example", &key(1)) + &line("192.0.2.1", &key(2));
     let elsewhere = trust(&[("user", elsewhere)]);
     let by_address = |strict| Policy {
@@ -135,7 +135,7 @@ fn what_was_let_through_says_how_strict_a_rule_would_have_done_so_too() {
     }
     assert_eq!(passes(&policy(No), &Trust::default()), AcceptNew);
     assert_eq!(passes(&policy(AcceptNew), &Trust::default()), AcceptNew);
-    // Whoever it was asked has said yes.
+    // The user has said yes.
     assert_eq!(passes(&policy(Ask), &Trust::default()), Ask);
     assert_eq!(passes(&policy(No), &changed), No);
     assert_eq!(passes(&by_address(Ask), &elsewhere), Ask);
@@ -319,7 +319,7 @@ fn the_address_is_checked_where_that_is_asked_for() {
     assert!(matches!(decision_for(Yes, &others, &key(1)), Decision::Accept(_)));
 }
 
-/// Gives prepared answers and keeps the questions.
+/// A prompter that gives prepared answers and keeps the questions.
 struct Script(Mutex<(Vec<&'static str>, Vec<String>)>);
 
 impl Script {
@@ -378,7 +378,7 @@ async fn everything_else_ends_the_connection_and_no_script_is_asked_for_ever() {
     assert!(matches!(question.put_to(&Never).await, Decision::Reject(_)));
 }
 
-/// A certificate of a fresh key by a fresh authority, made with ssh-keygen; and the authority's key.
+/// Makes a certificate of a fresh key by a fresh authority with ssh-keygen; returns it and the authority's key.
 fn certificate(more: &[&str]) -> (Bytes, Bytes) {
     let directory = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
@@ -405,7 +405,7 @@ fn certificate(more: &[&str]) -> (Bytes, Bytes) {
     (read("key-cert.pub"), read("ca.pub"))
 }
 
-/// Decides strictly about a certificate at a time within its validity, if it has one.
+/// Decides strictly about a certificate, at the time `now`.
 fn decided_with_ca(presented: &[u8], ca: &[u8], server: &Server<'_>, now: u64) -> Decision {
     let trust = trust(&[("user", line("@cert-authority *.example", ca))]);
     decide(&policy(Yes), &trust, server, presented, now)
@@ -533,7 +533,7 @@ fn a_certificate_that_does_not_count_leaves_the_key_inside() {
         "{:?}",
         accepted.warnings
     );
-    // Another authority than the one known for the host says nothing either way.
+    // An authority that is unknown for the host decides nothing.
     let Decision::AcceptAndRemember(_, remember) = decide(
         &policy(AcceptNew),
         &trust(&[("user", line("@cert-authority *", &key(9)))]),

@@ -1,9 +1,9 @@
-//! UpdateHostKeys: learning a server's other keys from the one that is known (OpenSSH's PROTOCOL section 2.5,
+//! UpdateHostKeys: learns a server's other keys from the one that is known (OpenSSH's PROTOCOL section 2.5,
 //! `hostkeys-00@openssh.com`; clientloop.c, `client_input_hostkeys`).
 //!
-//! The steps are types, so that nothing is learned without proof: [`KeyUpdate::plan`] compares the server's
-//! list with the files, [`KeyUpdate::prove`] checks the server's signatures, and only [`ProvenUpdate::apply`]
-//! writes. A program that only wants to know the keys has them proven by [`UnprovenKeys`].
+//! Each step has its type, so that nothing is learned without proof: [`KeyUpdate::plan`] compares the server's list
+//! with the files, [`KeyUpdate::prove`] checks the server's signatures, and only [`ProvenUpdate::apply`] writes. A
+//! program that only wants the keys proves them with [`UnprovenKeys`].
 
 use super::{HostKeyError, Policy, Server, Trust};
 use crate::keys;
@@ -13,22 +13,22 @@ use std::path::PathBuf;
 use trunkline_proto::signature::{self, fingerprint};
 use trunkline_proto::wire::{Reader, Writer};
 
-/// The most keys a server may list; sshd has one for each type, a handful.
+/// The most keys that a server may list; sshd has one for each type.
 const MAX_KEYS: usize = 64;
 
-/// Keys that a server lists as its own, before it has proven that it has them.
+/// The keys that a server lists as its own, before it has proven them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnprovenKeys(Vec<Bytes>);
 
 impl UnprovenKeys {
-    /// The plain keys in `advertised`, the payload of a `hostkeys-00@openssh.com` request behind `want_reply`. `None` if it
-    /// is damaged, too long or names a key twice.
+    /// Reads the plain keys in `advertised`, the payload of a `hostkeys-00@openssh.com` request after `want_reply`.
+    /// Returns `None` if it is damaged, too long or names a key twice.
     pub fn parse_advertised(advertised: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(advertised);
         let mut keys: Vec<Bytes> = Vec::new();
         while !reader.is_empty() {
             let key = reader.string().ok()?;
-            // Certificates, and types of servers newer than this program, are passed over.
+            // Certificates and unknown key types are skipped.
             if keys::key_type(key).is_none() {
                 continue;
             }
@@ -40,8 +40,8 @@ impl UnprovenKeys {
         Some(Self(keys))
     }
 
-    /// The payload of the `hostkeys-prove-00@openssh.com` request to send (want_reply true), behind its
-    /// `want_reply`; `None` if there is nothing to prove and [`prove`](Self::prove) takes an empty reply.
+    /// Returns the payload, after `want_reply`, of the `hostkeys-prove-00@openssh.com` request to send with want_reply
+    /// true; `None` if no key needs proof and [`prove`](Self::prove) takes an empty reply.
     pub fn proof_request(&self) -> Option<Bytes> {
         if self.0.is_empty() {
             return None;
@@ -49,11 +49,11 @@ impl UnprovenKeys {
         Some(self.0.iter().fold(Writer::new(), Writer::string).finish())
     }
 
-    /// Checks the server's reply, the payload of REQUEST_SUCCESS: one signature a key, in the request's order. Returns
-    /// the keys, without those of RSA that can only be proven with SHA-1. `host` is for the error.
+    /// Checks the server's reply, the payload of REQUEST_SUCCESS: one signature for each key, in the request's order.
+    /// Returns the keys, without RSA keys that only SHA-1 proves. `host` is for the error.
     ///
-    /// `host_key_algorithm` is the one of the key exchange: where that is RSA, RSA keys must be proven with
-    /// it, else with SHA-2.
+    /// `host_key_algorithm` is the one of the key exchange: if it is an RSA algorithm, it must prove RSA keys, else
+    /// SHA-2 must.
     ///
     /// # Errors
     /// [`HostKeyError::NotProven`] if a signature is missing, wrong or one too many.
@@ -82,7 +82,7 @@ impl UnprovenKeys {
                 .map_err(|error| not_proven(error.to_string()))?;
             let algorithm = match (key_type, rsa_algorithm) {
                 ("ssh-rsa", Some(algorithm)) => algorithm,
-                // An RSA key that can only be proven with SHA-1 is left out; the others count.
+                // An RSA key that only SHA-1 proves is left out; the others count.
                 ("ssh-rsa", None) if !matches!(made_with, "rsa-sha2-256" | "rsa-sha2-512") => continue,
                 ("ssh-rsa", None) => made_with,
                 (other, _) => other,
@@ -101,28 +101,27 @@ impl UnprovenKeys {
     }
 }
 
-/// The changes that a server's list of its keys would make, before the server has proven that it has them.
+/// The changes for a server's list of its keys, before the server has proven the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUpdate {
     names: Vec<String>,
     files: Vec<PathBuf>,
     hash: bool,
-    /// Keys to be proven, then added.
+    /// The keys to prove, then add.
     unproven: UnprovenKeys,
-    /// Keys the server no longer has.
+    /// The keys that the server no longer has.
     remove: Vec<Bytes>,
 }
 
 impl KeyUpdate {
-    /// Compares `advertised`, the payload of a `hostkeys-00@openssh.com` request behind `want_reply`, with the user's
-    /// files. To be called only if the host key was accepted with
+    /// Compares `advertised`, the payload of a `hostkeys-00@openssh.com` request after `want_reply`, with the user's
+    /// files. For a host key accepted with [`may_update`](super::Accepted::may_update), once for each connection.
     /// [`may_update`](super::Accepted::may_update), and once a connection.
     ///
-    /// `algorithms` is HostKeyAlgorithms: keys of other types are not learned, and those that the files know are removed,
-    /// as ssh does (clientloop.c, `hostkeys_find`).
-    /// Returns `None` when there is nothing to do, or when the files say more than ssh writes itself and a
-    /// person has to decide: a wildcard or a longer list of names, a `@cert-authority` or `@revoked` line for
-    /// the host, or one of the keys under another name.
+    /// `algorithms` is HostKeyAlgorithms: keys of other types are not learned, and are removed from the files, as ssh
+    /// does (clientloop.c, `hostkeys_find`). Returns `None` if nothing is to be done, or if a person has to decide
+    /// because the files say more than ssh writes: a wildcard or a longer list of names, a `@cert-authority` or
+    /// `@revoked` line for the host, or one of the keys under another name.
     pub fn plan<S: AsRef<str>>(
         policy: &Policy,
         trust: &Trust,
@@ -165,7 +164,7 @@ impl KeyUpdate {
                 remove.push(line.key.clone());
             }
         }
-        // A key that goes must not stand under another name: the same machine would be known by halves.
+        // A key to remove must not stay under another name: half of the machine's lines would be outdated.
         let stands_elsewhere = trust.known.lines().any(|(at, line)| {
             policy.is_user_file(at)
                 && remove.contains(&line.key)
@@ -189,7 +188,7 @@ impl KeyUpdate {
         })
     }
 
-    /// As [`UnprovenKeys::proof_request`].
+    /// Does the same as [`UnprovenKeys::proof_request`].
     pub fn proof_request(&self) -> Option<Bytes> {
         self.unproven.proof_request()
     }
@@ -197,7 +196,7 @@ impl KeyUpdate {
     /// Checks the server's reply as [`UnprovenKeys::prove`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`UnprovenKeys::prove`].
     pub fn prove(
         self,
         session_id: &[u8],
@@ -216,7 +215,7 @@ impl KeyUpdate {
     }
 }
 
-/// Changes to the user's files that the server has proven.
+/// The changes to the user's files that the server has proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenUpdate {
     names: Vec<String>,
@@ -238,7 +237,7 @@ impl ProvenUpdate {
         added.chain(removed).collect()
     }
 
-    /// The question for `UpdateHostKeys ask`; `yes` is the only yes.
+    /// Returns the question for `UpdateHostKeys ask`; only the answer `yes` agrees.
     pub fn question(&self) -> String {
         format!(
             "{} has changed its host keys, and the key it is known by vouches for that:\n{}Accept updated \
@@ -248,11 +247,10 @@ impl ProvenUpdate {
         )
     }
 
-    /// Changes the user's files: keys are removed from all of them and added to the first, and no file is created.
-    /// Blocks.
+    /// Changes the user's files: removes keys from all of them and adds keys to the first. Creates no file. Blocks.
     ///
     /// # Errors
-    /// As [`known_hosts::update`]; the files before the one that failed have been changed.
+    /// Those of [`known_hosts::update`]; the files before the one that failed have been changed.
     pub fn apply(&self) -> Result<bool, KnownHostsError> {
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
         let remove: Vec<&[u8]> = self.remove.iter().map(AsRef::as_ref).collect();
@@ -314,7 +312,7 @@ mod tests {
             line("host.example,b,c", &key(1)),
             line("@cert-authority *", &key(9)),
             line("@revoked host.example", &key(9)),
-            // The new key stands under another name; the old one does.
+            // The new key stands under another name; so does the old key below.
             line("other.example", &key(3)),
         ] {
             assert_eq!(plan(&(own.clone() + &more), &[&key(1), &key(3)]), None, "{more}");
@@ -344,7 +342,7 @@ mod tests {
         );
     }
 
-    /// A server with one key of each type, and the user's file that knows the first.
+    /// A server with one key of each type, and the user's file, which has the first.
     struct Host {
         keys: Vec<PrivateKey>,
         directory: tempfile::TempDir,
@@ -450,7 +448,7 @@ mod tests {
                 "{refused:?}"
             );
         }
-        // Where the key exchange used RSA, its algorithm is the one that counts.
+        // If the key exchange used RSA, its algorithm counts.
         assert!(host.plan().prove(b"id", "rsa-sha2-512", &good).is_ok());
         assert!(host.plan().prove(b"id", "rsa-sha2-256", &good).is_err());
     }

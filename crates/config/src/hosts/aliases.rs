@@ -1,4 +1,4 @@
-//! The names of hosts: `Host` aliases of ssh_config, and what known_hosts has.
+//! The names of hosts: `Host` aliases in ssh_config, and names in known_hosts.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -8,13 +8,13 @@ use trunkline_request::hosts::matches;
 use crate::known_hosts::KnownHosts;
 use crate::ssh_config::{ConfigError, World, files::Sources, files::known_hosts_files};
 
-/// The names on `Host` lines (those without wildcards) that match `pattern`, in the order of the files, each once.
+/// Returns the names on `Host` lines (without wildcards) that match `pattern`, in the order of the files, each once.
 ///
 /// `pattern` is a comma-separated list as in ssh_config(5), PATTERNS: `*`, `?`, and `!` to exclude. `config_file` is
-/// what `-F` would name; `None` reads the user's and the system's file. Every `Include` is followed.
+/// the argument of `-F`; `None` reads the user's and the system's file. Follows every `Include`.
 ///
 /// # Errors
-/// [`ConfigError::NoAccount`] where the local user has no entry in the password database.
+/// [`ConfigError::NoAccount`] if the local user has no entry in the password database.
 pub fn matching_aliases(
     pattern: &str,
     world: &World,
@@ -29,25 +29,25 @@ pub fn matching_aliases(
         .collect())
 }
 
-/// The names on `Host` lines, those without wildcards, in the order of the files. Otherwise as [`matching_aliases`].
+/// Returns the names on `Host` lines (without wildcards), in the order of the files. See [`matching_aliases`].
 ///
 /// # Errors
-/// As there.
+/// Those of [`matching_aliases`].
 pub fn aliases(world: &World, config_file: Option<&OsStr>) -> Result<Vec<String>, ConfigError> {
     Ok(Sources::for_current_user(world, config_file)?.aliases)
 }
 
-/// The names of hosts in the known_hosts files, those that are neither hashed, nor patterns, nor bound to a port, in the
-/// order of the files. The files are the usual ones and those that ssh_config names, whatever block they are named in.
+/// Returns the names of hosts in the known_hosts files that are not hashed, not patterns and not bound to a port, in
+/// the order of the files. Reads the usual files and all that ssh_config names, in any block.
 ///
 /// # Errors
-/// As [`matching_aliases`].
+/// Those of [`matching_aliases`].
 pub fn known_host_names(world: &World, config_file: Option<&OsStr>) -> Result<Vec<String>, ConfigError> {
     let files: Vec<_> = known_hosts_files(world, config_file)?.into_iter().collect();
     Ok(KnownHosts::load(&files).names())
 }
 
-/// match.c `match_pattern_list`: a negated match decides against, whatever else matches.
+/// Matches as match.c's `match_pattern_list`: a negated match excludes, whatever else matches.
 pub fn in_list(name: &str, list: &str) -> bool {
     let mut found = false;
     for pattern in list

@@ -1,4 +1,4 @@
-//! Ansible inventories: which hosts a pattern means, and how each is reached. Ansible reads them.
+//! Ansible inventories, which Ansible reads: the hosts of a pattern, and the way to reach each.
 
 mod memory;
 mod pattern;
@@ -16,9 +16,9 @@ use super::{Selection, Skipped, Target, Unmatched};
 use crate::destination::Destination;
 use crate::ssh_config::World;
 
-/// Groups, hosts, and of their variables those that decide how a host is reached.
+/// Groups, hosts, and the variables that decide how a host is reached.
 ///
-/// Everything else in an inventory, secrets above all, is read over and not kept.
+/// Everything else in an inventory, above all secrets, is skipped and not kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Every host, in the order of its groups.
@@ -41,7 +41,7 @@ pub enum InventoryError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// There is no Ansible to read it.
+    /// Ansible is not installed.
     #[error(
         "reading an inventory takes ansible-inventory, which is not on the PATH: install ansible-core, or put the hosts' \
          names into a file and use -H @FILE"
@@ -58,22 +58,22 @@ pub enum InventoryError {
     /// A host pattern is malformed.
     #[error("the host pattern {pattern:?} is malformed: {problem}")]
     Pattern {
-        /// The part of the pattern.
+        /// The malformed part of the pattern.
         pattern: String,
         /// The error.
         problem: String,
     },
-    /// More hosts than [`MOST_HOSTS`](super::MOST_HOSTS).
+    /// The inventory has more hosts than [`MOST_HOSTS`](super::MOST_HOSTS).
     #[error("the inventory has more than {} hosts", super::MOST_HOSTS)]
     TooMany,
 }
 
 impl Inventory {
-    /// Reads inventories of every kind that Ansible knows (files, directories, scripts, plugins, pipes), merged in the order
-    /// given, by the `ansible-inventory` on the caller's `PATH`. It runs in the caller's world and may take a minute.
+    /// Reads inventories of every kind that Ansible knows (files, directories, scripts, plugins, pipes), merged in the
+    /// order given, with the `ansible-inventory` on the caller's `PATH`. It runs in the caller's world, up to a minute.
     ///
-    /// Its answer is remembered in the caller's cache directory, and taken from there for as long as the files that it was
-    /// made from are the same. What scripts and plugins have said is not.
+    /// Keeps the answer in the caller's cache directory and reuses it while the files behind it stay the same. Never
+    /// keeps the answers of scripts and plugins.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -81,7 +81,7 @@ impl Inventory {
         let program = source::ansible_inventory(world).ok_or(InventoryError::NoAnsible)?;
         let sources: Vec<PathBuf> = sources.iter().map(|source| world.absolute(source)).collect();
         for file in &sources {
-            // Ansible itself takes a list without hosts for one that is not there.
+            // Ansible takes a missing list for one without hosts.
             let readable = std::fs::metadata(file);
             readable.map_err(|error| InventoryError::File {
                 file: file.clone(),
@@ -105,15 +105,15 @@ impl Inventory {
         };
         let mut inventory = Self::from_json(&json).map_err(unreadable)?;
         inventory.defaults = defaults(&options).map_err(unreadable)?;
-        // What was changed meanwhile may have been read before, or after.
+        // A file that changed meanwhile may have been read before or after the change.
         if before.is_some() && memory::Key::new(&program, &sources, world) == before {
             before.inspect(|key| key.remember(&inventory, world));
         }
         Ok(inventory)
     }
 
-    /// Reads what `ansible-inventory --list` prints: the hosts and children of each group, and each host's variables with
-    /// those of its groups among them.
+    /// Reads the output of `ansible-inventory --list`: the hosts and children of each group, and each host's variables
+    /// including those of its groups.
     fn from_json(json: &[u8]) -> Result<Self, Problem> {
         let groups: Map<String, Value> =
             serde_json::from_slice(json).map_err(|error| Problem::Json(error.to_string()))?;
@@ -132,7 +132,7 @@ impl Inventory {
             }
             inventory.groups.insert(name.clone(), group);
         }
-        // As for Ansible, a group that is in no other is in the group of all.
+        // As in Ansible, a group that is in no other belongs to the group of all.
         let inner: BTreeSet<_> = inventory
             .groups
             .values()
@@ -170,7 +170,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// The hosts that `pattern` means, cut down to those that `limit` means.
+    /// Returns the hosts of `pattern` that also belong to `limit`.
     ///
     /// Both are Ansible's host patterns: names, groups and wildcards joined by `:` or `,`, `&` to intersect, `!` to
     /// exclude, `~` before a regular expression, `group[0]` and `group[1:3]`.
@@ -203,7 +203,7 @@ impl Inventory {
         Ok(selection)
     }
 
-    /// A host's variables; where it has none of one meaning, the configuration's.
+    /// Returns a host's variables, completed with the configuration's.
     fn variables_of(&self, host: &str) -> Variables {
         let mut variables = self.variables.get(host).cloned().unwrap_or_default();
         for (name, value) in &self.defaults {
@@ -225,13 +225,13 @@ impl Inventory {
         }
     }
 
-    /// Every host's name, in the order of its groups.
+    /// Returns every host's name, in the order of its groups.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// The hosts of a group, in its order, each once.
+    /// Returns the hosts of a group, in its order, each once.
     fn members(&self, name: &str) -> Vec<&str> {
         match name {
             "all" => self.hosts.iter().map(String::as_str).collect(),
@@ -239,7 +239,7 @@ impl Inventory {
         }
     }
 
-    /// The hosts of a group and of all groups below it, each once.
+    /// Returns the hosts of a group and of all groups below it, each once.
     fn hosts_below(&self, name: &str) -> Vec<&str> {
         let mut known = BTreeSet::new();
         let groups = self.groups_below(name).into_iter();
@@ -247,7 +247,7 @@ impl Inventory {
         hosts.filter(|host| known.insert(*host)).collect()
     }
 
-    /// A group and all groups below it. As in Ansible, its children come first, then theirs.
+    /// Returns a group and all groups below it. As in Ansible, its children come first, then theirs.
     fn groups_below(&self, name: &str) -> Vec<&str> {
         let mut seen = BTreeSet::new();
         let mut groups = Vec::new();
@@ -279,8 +279,8 @@ struct Group {
 
 type Variables = BTreeMap<String, String>;
 
-/// The variables that are kept; of two names for one thing the first wins, which is the last
-/// in the list of Ansible's ssh plugin.
+/// The variables that are kept. Of two names for one setting the first wins, which is the last in the list of Ansible's
+/// ssh plugin.
 const HOST: [&str; 2] = ["ansible_ssh_host", "ansible_host"];
 const PORT: [&str; 2] = ["ansible_ssh_port", "ansible_port"];
 const USER: [&str; 2] = ["ansible_ssh_user", "ansible_user"];
@@ -298,7 +298,7 @@ fn known_variables() -> impl Iterator<Item = &'static str> {
     names.chain(ARGS).chain([CONNECTION])
 }
 
-/// The options of Ansible's ssh plugin that decide how a host is reached, and the variables that they stand for.
+/// The options of Ansible's ssh plugin that decide how a host is reached, with the matching variables.
 const OPTIONS: [(&str, &str); 6] = [
     ("remote_user", USER[1]),
     ("port", PORT[1]),
@@ -308,8 +308,8 @@ const OPTIONS: [(&str, &str); 6] = [
     ("ssh_extra_args", ARGS[2]),
 ];
 
-/// Reads what `ansible-config dump --only-changed --type connection ssh` prints, `[{"ssh": [{"name": …, "value": …}]}]`: what
-/// Ansible would do is done, not what it does where nothing is configured.
+/// Reads the output of `ansible-config dump --only-changed --type connection ssh`, `[{"ssh": [{"name": …, "value":
+/// …}]}]`. It holds what is configured, without Ansible's defaults.
 fn defaults(json: &[u8]) -> Result<Variables, Problem> {
     #[derive(Deserialize)]
     struct Plugin {
@@ -334,7 +334,7 @@ fn defaults(json: &[u8]) -> Result<Variables, Problem> {
     Ok(connection_variables(&Value::Object(variables.collect())))
 }
 
-/// Those of a host's variables that decide how it is reached; they are scalars.
+/// Returns the variables that decide how a host is reached; they are scalars.
 fn connection_variables(variables: &Value) -> Variables {
     let known = variables
         .as_object()
@@ -344,7 +344,7 @@ fn connection_variables(variables: &Value) -> Variables {
     let scalar = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
-        // An encrypted value is printed as {"__ansible_vault": "$ANSIBLE_VAULT;..."}.
+        // Ansible prints an encrypted value as {"__ansible_vault": "$ANSIBLE_VAULT;..."}.
         Value::Object(object) => Some(object.get("__ansible_vault")?.as_str()?.to_owned()),
         Value::Null | Value::Bool(_) | Value::Array(_) => None,
     };

@@ -46,7 +46,7 @@ impl Curve {
         }
     }
 
-    /// `scalar` at the curve's full length: files keep it without its leading zero bytes.
+    /// Pads `scalar` to the curve's full length: files keep it without its leading zero bytes.
     pub(super) fn pad_scalar(self, scalar: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let scalar = trim_zeros(scalar);
         let len = match self {
@@ -60,7 +60,7 @@ impl Curve {
     }
 }
 
-/// A number without leading zero bytes.
+/// Strips leading zero bytes from a number.
 pub(super) fn trim_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().position(|b| *b != 0).unwrap_or(number.len())..]
 }

@@ -1,4 +1,4 @@
-//! The files that an `IdentityFile` names: a private key, its public half, a certificate beside it.
+//! The file that an `IdentityFile` names: a private key, its public half, a certificate beside it.
 
 use super::formats::{Fault, Sealed};
 use super::private::{MAX_RSA_BITS, MIN_RSA_BITS};
@@ -16,16 +16,16 @@ use zeroize::Zeroizing;
 /// The largest key file that is read, in bytes (authfile.c, `MAX_KEY_FILE_SIZE`).
 const MAX_KEY_FILE: u64 = 1 << 20;
 
-/// An identity before its secret is needed: what can be offered to a server without a passphrase.
+/// An identity as far as it is known without a passphrase: enough to offer it to a server.
 ///
-/// The file is read again by [`unlock`](Self::unlock); no secret stays in memory in between.
+/// [`unlock`](Self::unlock) reads the file again; no secret stays in memory in between.
 ///
 /// ```no_run
 /// use trunkline_config::keys::{KeyError, KeyFile};
 ///
 /// # fn ask_user() -> String { String::new() }
 /// let file = KeyFile::open("/home/me/.ssh/id_ed25519".as_ref())?;
-/// // The public half can be offered at once; only when the server wants it is a passphrase needed.
+/// // A server can be offered the public half at once; only if it accepts is a passphrase needed.
 /// let key = match file.unlock(None, 2048) {
 ///     Err(KeyError::PassphraseNeeded { .. }) => file.unlock(Some(&ask_user()), 2048)?,
 ///     other => other?,
@@ -37,19 +37,19 @@ const MAX_KEY_FILE: u64 = 1 << 20;
 pub struct KeyFile {
     path: PathBuf,
     public: Option<PublicKey>,
-    /// The file the public half was found in, if it is not the private key's.
+    /// The file of the public half, if it is not the private key's.
     public_path: Option<PathBuf>,
     certificate: Option<PublicKey>,
-    /// It is a private key, or the handle of one in a FIDO token.
+    /// The file is a private key, or the handle of one in a FIDO token.
     is_private: bool,
     is_encrypted: bool,
-    /// The cipher that guards it, where that is not read here.
+    /// The cipher of the file, if it is unsupported.
     foreign_cipher: Option<String>,
-    /// The content to use if there is no file.
+    /// The content that stands for a file.
     content: Option<Content>,
 }
 
-/// A key in a program's memory. Wiped when the last [`KeyFile`] that has it is dropped.
+/// A key in a program's memory. It is wiped when the last [`KeyFile`] that has it is dropped.
 #[derive(Clone)]
 struct Content(Arc<Zeroizing<Vec<u8>>>);
 
@@ -62,13 +62,13 @@ impl std::fmt::Debug for Content {
 impl KeyFile {
     /// Looks at the key in `path` and at `path.pub` and `path-cert.pub` beside it.
     ///
-    /// The public half comes from `path` itself if that is a public key (`IdentityFile key.pub` picks a key of the
-    /// agent), else from `path.pub`, else from the private key as far as it is not encrypted (authfile.c,
-    /// `sshkey_load_public`). A certificate that belongs to another key is not taken. Blocks.
+    /// Takes the public half from `path` itself if that is a public key (`IdentityFile key.pub` picks a key of the
+    /// agent), else from `path.pub`, else from the private key if it is not encrypted (authfile.c,
+    /// `sshkey_load_public`). Ignores a certificate for another key. Blocks.
     ///
     /// # Errors
     /// [`KeyError::Unreadable`] if neither `path` nor `path.pub` can be read, [`KeyError::Malformed`] and
-    /// [`KeyError::Unsupported`] if nothing of use is in them.
+    /// [`KeyError::Unsupported`] if they hold no usable key.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let public_path = with_suffix(path, ".pub");
         let beside = read(&public_path)
@@ -89,7 +89,7 @@ impl KeyFile {
                 Some(public) => identity.public = Some(public),
                 None => identity.look_into(&content)?,
             },
-            // A key whose private half only the agent has is often kept as its .pub file alone.
+            // If only the agent has the private half, users often keep the .pub file alone.
             Err(KeyError::Unreadable { source, .. })
                 if identity.public.is_some() && source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -103,13 +103,13 @@ impl KeyFile {
         Ok(identity)
     }
 
-    /// The key in `content`, which is what a key file holds: a private key in any format that [`open`](Self::open) reads,
-    /// or a public key, which picks one of the agent's. `name` stands for the path in messages.
+    /// Takes the key from `content`, the content of a key file: a private key in any format that [`open`](Self::open)
+    /// reads, or a public key, which picks one of the agent's. `name` stands for the path in messages.
     ///
-    /// The content stays in memory until the key is dropped, and is wiped then.
+    /// The content stays in memory until the key is dropped, and is then wiped.
     ///
     /// # Errors
-    /// [`KeyError::TooLarge`] above 1 MiB, [`KeyError::Malformed`] and [`KeyError::Unsupported`] if nothing of use is in it.
+    /// [`KeyError::TooLarge`] above 1 MiB, [`KeyError::Malformed`] and [`KeyError::Unsupported`] if it holds no key.
     pub fn in_memory(name: &str, content: Zeroizing<Vec<u8>>) -> Result<Self, KeyError> {
         let path = PathBuf::from(name);
         if content.len() as u64 > MAX_KEY_FILE {
@@ -136,10 +136,10 @@ impl KeyFile {
         Ok(identity)
     }
 
-    /// Reads a `CertificateFile`: the certificate in it, for whichever key it certifies. Blocks.
+    /// Reads the certificate of a `CertificateFile`, for any key. Blocks.
     ///
     /// # Errors
-    /// [`KeyError::Unreadable`], or [`KeyError::NoCertificate`] if it holds something else.
+    /// [`KeyError::Unreadable`], or [`KeyError::NoCertificate`] if the file holds something else.
     pub fn read_certificate(path: &Path) -> Result<PublicKey, KeyError> {
         let (content, _) = read(path)?;
         first_public_key(&content)
@@ -149,22 +149,22 @@ impl KeyFile {
             })
     }
 
-    /// The file, as it was given.
+    /// Returns the path as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The public half, if it could be read without a passphrase.
+    /// Returns the public half, if it can be read without a passphrase.
     pub fn public_key(&self) -> Option<&PublicKey> {
         self.public.as_ref()
     }
 
-    /// The certificate found beside the key.
+    /// Returns the certificate beside the key.
     pub fn certificate(&self) -> Option<&PublicKey> {
         self.certificate.as_ref()
     }
 
-    /// Returns whether `certificate` is a certificate for this key.
+    /// Returns whether `certificate` certifies this key.
     pub fn is_certified_by(&self, certificate: &PublicKey) -> bool {
         match (&self.public, Certificate::parse(&certificate.blob)) {
             (Some(public), Ok(certificate)) => public.blob == certificate.key_blob(),
@@ -172,13 +172,13 @@ impl KeyFile {
         }
     }
 
-    /// Returns whether the private half is in the file; if not, only an agent can sign.
+    /// Returns whether the file has the private half; if not, only an agent can sign.
     pub fn has_private_half(&self) -> bool {
         self.is_private && !self.is_security_key()
     }
 
     /// Returns the kind of key in the file, in a few words, if ssh signs with it but [`unlock`](Self::unlock) does not
-    /// open it; `None` for other keys. What shows only once it is open is not looked at.
+    /// open it; `None` for other keys. Judges only by what shows without a passphrase.
     pub fn only_ssh_signs(&self) -> Option<String> {
         let public = self.public.as_ref().filter(|_| self.is_private)?;
         if self.is_security_key() {
@@ -207,12 +207,12 @@ impl KeyFile {
             .is_some_and(|public| public.algorithm.starts_with("sk-"))
     }
 
-    /// Opens the private half, with `passphrase` if it is encrypted. `min_rsa_bits` is `RequiredRSASize`; less than
-    /// 2048 counts as 2048. Blocks; bcrypt takes its time.
+    /// Opens the private half, with `passphrase` if it is encrypted. `min_rsa_bits` is `RequiredRSASize`; values below
+    /// 2048 count as 2048. Blocks; bcrypt is slow by design.
     ///
     /// # Errors
-    /// [`KeyError::PassphraseNeeded`] and [`KeyError::WrongPassphrase`] can be answered by asking the user;
-    /// [`KeyError::Unprotected`] if others may read the file; the rest says what is wrong with it.
+    /// [`KeyError::PassphraseNeeded`] and [`KeyError::WrongPassphrase`] if the user has to be asked;
+    /// [`KeyError::Unprotected`] if others may read the file; another [`KeyError`] if the file is bad.
     pub fn unlock(&self, passphrase: Option<&str>, min_rsa_bits: usize) -> Result<PrivateKey, KeyError> {
         let from_file;
         let content = match &self.content {
@@ -247,7 +247,7 @@ impl KeyFile {
         }
     }
 
-    /// Separates the key from the certificate if the public half is one (`key.pub` itself may hold one).
+    /// Separates the key from the certificate if the public half is one (`key.pub` may hold one).
     fn take_certificate(&mut self) {
         let Some(certificate) = self.public.take_if(|public| public.is_certificate()) else {
             return;
@@ -265,11 +265,11 @@ impl KeyFile {
         self.certificate = Some(certificate);
     }
 
-    /// Learns what the private key file says without a passphrase.
+    /// Reads the parts of the private key file that need no passphrase.
     fn look_into(&mut self, content: &[u8]) -> Result<(), KeyError> {
         let sealed = match Sealed::parse(content) {
             Ok(sealed) => sealed,
-            // With the public half at hand an agent may still have the key.
+            // An agent may still have the key of a known public half.
             Err(_) if self.public.is_some() => return Ok(()),
             Err(fault) => return Err(self.error(fault, MIN_RSA_BITS)),
         };
@@ -304,8 +304,8 @@ impl KeyFile {
 
 /// Reads a file that may hold a secret. The second value is its mode if others than the owner may read it.
 ///
-/// As in authfile.c (`sshkey_perm_ok`) only files of one's own are judged: on foreign ones, such as those
-/// of a read-only mount or a pipe from another user, nothing could be changed.
+/// As in authfile.c (`sshkey_perm_ok`), only the user's own files are judged: the user could not change others, such as
+/// those on a read-only mount or a pipe from another user.
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<u32>), KeyError> {
     let unreadable = |source| KeyError::Unreadable {
         path: path.to_owned(),
@@ -323,8 +323,8 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<u32>), KeyError> {
     let is_own = metadata.uid() == rustix::process::getuid().as_raw();
     let exposed = (is_own && mode & 0o077 != 0).then_some(mode);
 
-    // Filled in place, so that no smaller buffer with a part of the secret is left behind by growing.
-    // A pipe (`ssh -i <(…)`) does not tell its length.
+    // The buffer has its full size from the start, so that growing leaves no part of the secret behind. A pipe (`ssh -i
+    // <(…)`) does not tell its length.
     let room = if metadata.is_file() {
         metadata.len()
     } else {
@@ -352,7 +352,7 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<u32>), KeyError> {
     Ok((content, exposed))
 }
 
-/// The first line of a file that is a public key. Lines that are none are passed over, up to where a private key begins
+/// Returns the first line of a file that is a public key. Skips other lines, up to the beginning of a private key
 /// (authfile.c, `sshkey_try_load_public`).
 fn first_public_key(content: &[u8]) -> Option<PublicKey> {
     content
@@ -371,8 +371,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 impl PrivateKey {
     /// Loads the private key in `path`, with `passphrase` if it is encrypted.
     ///
-    /// [`KeyFile`] does the same in two steps, so that a passphrase is asked for only when the
-    /// server wants the key. Blocks.
+    /// [`KeyFile`] does the same in two steps, so that the user is asked for a passphrase only if the server wants the
+    /// key. Blocks.
     ///
     /// # Errors
     /// As [`KeyFile::unlock`].
@@ -381,7 +381,7 @@ impl PrivateKey {
     }
 }
 
-/// The public half, if it can be read without a passphrase.
+/// Returns the public half, if it can be read without a passphrase.
 fn public_key(sealed: &Sealed) -> Option<PublicKey> {
     sealed.clear_public_key().or_else(|| {
         let (secret, comment) = sealed.open(None).ok()?;

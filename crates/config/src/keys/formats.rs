@@ -1,4 +1,4 @@
-//! The formats private keys are stored in.
+//! The storage formats of private keys.
 //!
 //! | PEM label | format |
 //! |---|---|
@@ -6,11 +6,10 @@
 //! | `RSA PRIVATE KEY`, `EC PRIVATE KEY` | PKCS#1 (RFC 8017) and SEC 1 (RFC 5915), plain or with OpenSSL's old `DEK-Info` encryption |
 //! | `PRIVATE KEY`, `ENCRYPTED PRIVATE KEY` | PKCS#8 (RFC 5958), plain or with PBES2 |
 //!
-//! The frame around the base64 is read here, because what is at hand either copies the secret without
-//! wiping it or refuses `DEK-Info` headers and all line lengths but one (Go's programs write
-//! 64 columns where ssh-keygen writes 70). So is PROTOCOL.key's private section: ssh-key 0.6 refuses
-//! an ECDSA key whose number starts with a zero byte, which is every fourth on P-521, and comments that
-//! are not UTF-8. Key derivation and ciphers come from crates throughout.
+//! This module reads the frame around the base64 itself, because the available crates either copy the secret without
+//! wiping it or refuse `DEK-Info` headers and all line lengths but one (Go's programs write 64 columns, ssh-keygen 70).
+//! It also reads PROTOCOL.key's private section itself: ssh-key 0.6 refuses comments that are not UTF-8 and ECDSA keys
+//! whose number starts with a zero byte, which every fourth on P-521 does. Crates do all key derivation and decryption.
 
 use super::curve::Curve;
 use super::{KEY_TYPES, PublicKey};
@@ -64,7 +63,7 @@ pub(super) enum Fault {
     RsaSize(usize),
 }
 
-/// A private key file, taken out of its frame.
+/// A private key file without its frame.
 pub(super) struct Sealed {
     format: Format,
     body: Wiped,
@@ -74,7 +73,7 @@ enum Format {
     OpenSsh,
     Pkcs1,
     Sec1,
-    /// PKCS#1 or SEC 1 inside, encrypted as OpenSSL did before 1.0.
+    /// PKCS#1 or SEC 1, encrypted as OpenSSL did before 1.0.
     Legacy {
         dek_info: String,
         is_rsa: bool,
@@ -91,7 +90,7 @@ impl Sealed {
                 "it is a PuTTY key; convert it with: puttygen KEY -O private-openssh -o NEWKEY",
             ));
         }
-        // A file of `openssl ecparam -genkey` has an EC PARAMETERS block in front.
+        // A file of `openssl ecparam -genkey` begins with an EC PARAMETERS block.
         let mut rest = content;
         while let Some(block) = PemBlock::next(&mut rest)? {
             let format = match (block.label, block.dek_info) {
@@ -119,7 +118,7 @@ impl Sealed {
         Err(Fault::Malformed("it has no private key in a known format"))
     }
 
-    /// Returns whether a passphrase is needed to open it.
+    /// Returns whether the key needs a passphrase.
     pub(super) fn is_encrypted(&self) -> bool {
         match self.format {
             Format::OpenSsh => Envelope::parse(&self.body).is_ok_and(|envelope| envelope.cipher != b"none"),
@@ -128,7 +127,7 @@ impl Sealed {
         }
     }
 
-    /// The name of the cipher or key derivation that guards it, if that shows without a passphrase and is not read here.
+    /// Returns the name of the cipher or key derivation, if it is unsupported and shows without a passphrase.
     pub(super) fn foreign_cipher(&self) -> Option<String> {
         match self.format {
             Format::OpenSsh => Envelope::parse(&self.body).ok()?.cipher().err(),
@@ -136,7 +135,7 @@ impl Sealed {
         }
     }
 
-    /// The public half, where the format keeps it in the clear: OpenSSH's does.
+    /// Returns the public half if the format keeps it in the clear, as OpenSSH's does.
     pub(super) fn clear_public_key(&self) -> Option<PublicKey> {
         let Format::OpenSsh = self.format else { return None };
         let envelope = Envelope::parse(&self.body).ok()?;
@@ -149,7 +148,7 @@ impl Sealed {
         })
     }
 
-    /// The key and its comment.
+    /// Decrypts the key and its comment.
     pub(super) fn open(&self, passphrase: Option<&[u8]>) -> Result<(Secret, String), Fault> {
         let der = &self.body[..];
         let secret = match &self.format {
@@ -158,7 +157,7 @@ impl Sealed {
             Format::Sec1 => open_ec(der)?,
             Format::Legacy { dek_info, is_rsa } => {
                 let der = open_legacy(der, dek_info, passphrase.ok_or(Fault::PassphraseNeeded)?)?;
-                // The padding of a wrong passphrase is right once in 256 times.
+                // A wrong passphrase yields correct padding once in 256 times.
                 let opened = if *is_rsa { open_pkcs1(&der) } else { open_ec(&der) };
                 opened.map_err(|_| Fault::WrongPassphrase)?
             }
@@ -181,7 +180,7 @@ struct PemBlock<'a> {
 }
 
 impl<'a> PemBlock<'a> {
-    /// Takes the next block from the front of `content`; `None` when there is no more.
+    /// Takes the next block from the front of `content`; returns `None` at the end.
     fn next(content: &mut &'a [u8]) -> Result<Option<Self>, Fault> {
         const BROKEN: Fault = Fault::Malformed("its PEM frame is damaged");
         let mut lines = content.split_inclusive(|&b| b == b'\n');
@@ -245,7 +244,7 @@ impl<'a> Envelope<'a> {
         let cipher = reader.string().map_err(damaged)?;
         let kdf = reader.string().map_err(damaged)?;
         let kdf_options = reader.string().map_err(damaged)?;
-        // ssh-keygen never writes more, and ssh reads no more.
+        // ssh-keygen never writes more keys, and ssh reads no more.
         if reader.u32().map_err(damaged)? != 1 {
             return Err(Fault::Malformed("it holds more than one key"));
         }
@@ -261,7 +260,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// Returns the cipher of the private section, or the name of one that is not supported.
+    /// Returns the cipher of the private section, or the name of an unsupported one.
     fn cipher(&self) -> Result<Cipher, String> {
         let name = String::from_utf8_lossy(self.cipher);
         let cipher: Cipher = name.parse().map_err(|_| name.clone().into_owned())?;
@@ -275,7 +274,7 @@ impl<'a> Envelope<'a> {
         Ok(cipher)
     }
 
-    /// The private section in the clear.
+    /// Decrypts the private section.
     fn decrypt(&self, passphrase: Option<&[u8]>) -> Result<Wiped, Fault> {
         let mut section = Zeroizing::new(self.private.to_vec());
         if self.cipher == b"none" {
@@ -283,7 +282,7 @@ impl<'a> Envelope<'a> {
         }
         let cipher = self.cipher().map_err(Fault::Cipher)?;
         let passphrase = passphrase.ok_or(Fault::PassphraseNeeded)?;
-        // bcrypt of nothing is an error of its own to the crate; to the user it is a wrong passphrase.
+        // The crate has its own error for an empty passphrase; to the user it is a wrong one.
         if passphrase.is_empty() {
             return Err(Fault::WrongPassphrase);
         }
@@ -320,7 +319,7 @@ fn open_openssh(body: &[u8], passphrase: Option<&[u8]>) -> Result<(Secret, Strin
     let algorithm = Reader::new(envelope.public)
         .name()
         .map_err(|_| Fault::Malformed("its public key is damaged"))?;
-    // A security key's file needs no passphrase to say so: what it holds is useless without the token.
+    // A security key's file is useless without the token, so it needs no passphrase to be recognized.
     if algorithm.starts_with("sk-") {
         return Err(Fault::SecurityKey);
     }
@@ -349,7 +348,7 @@ fn open_openssh(body: &[u8], passphrase: Option<&[u8]>) -> Result<(Secret, Strin
     Ok((secret, String::from_utf8_lossy(comment).into_owned()))
 }
 
-/// The numbers of the private section, type name first; `Err(None)` for damage.
+/// Reads the numbers of the private section, type name first; returns `Err(None)` for damage.
 fn read_openssh_secret(reader: &mut Reader<'_>) -> Result<Secret, Option<Fault>> {
     let algorithm = reader.name().map_err(|_| None)?;
     let mut number = || reader.mpint().map(<[u8]>::to_vec).map_err(|_| None);
@@ -364,7 +363,7 @@ fn read_openssh_secret(reader: &mut Reader<'_>) -> Result<Secret, Option<Fault>>
         }),
         "ssh-ed25519" => {
             let public = reader.string().map_err(|_| None)?;
-            // The secret is the seed and the public key once more (RFC 8032's key pair, as NaCl keeps it).
+            // The secret is the seed followed by the public key (RFC 8032's key pair, as NaCl keeps it).
             let pair = reader.string().map_err(|_| None)?;
             let (seed, again) = pair.split_first_chunk::<32>().ok_or(None)?;
             if again != public {
@@ -400,7 +399,7 @@ fn open_pkcs1(der: &[u8]) -> Result<Secret, Fault> {
     })
 }
 
-/// An EC key as SEC 1 or PKCS#8; its public half, which SEC 1 may leave out, is computed.
+/// Opens an EC key in SEC 1 or PKCS#8. Computes its public half, which SEC 1 may omit.
 fn open_ec(der: &[u8]) -> Result<Secret, Fault> {
     let (curve, key) = Curve::ALL
         .into_iter()
@@ -424,16 +423,16 @@ fn open_ec(der: &[u8]) -> Result<Secret, Fault> {
     })
 }
 
-/// Rounds of bcrypt that a key file may ask for (`ssh-keygen -a`, 16 or 24 without it). A round takes some 5 ms: whoever
-/// wants a minute for each guess has it, and a file that was made to never end does not keep a program.
+/// The most rounds of bcrypt that a key file may ask for (`ssh-keygen -a`; the default is 16 or 24). A round takes some
+/// 5 ms: a user who wants a minute for each guess gets it, but no file can block a program forever.
 const MOST_ROUNDS: u32 = 10_000;
-/// Iterations of PBKDF2: RFC 8018 section 4.2 has this for "especially critical keys".
+/// The most iterations of PBKDF2, which RFC 8018 section 4.2 has for "especially critical keys".
 const MOST_ITERATIONS: u32 = 10_000_000;
-/// Bytes of memory for scrypt, sixteen times what OpenSSL writes, and passes over them.
+/// The most bytes of memory for scrypt, sixteen times what OpenSSL writes.
 const MOST_SCRYPT: u64 = 256 << 20;
 const MOST_PASSES: u16 = 16;
 
-/// Whether the key of a PKCS#8 envelope can be derived in bearable time and memory.
+/// Checks that the key of a PKCS#8 envelope can be derived in bearable time and memory.
 fn is_bearable(kdf: &pkcs8::pkcs5::pbes2::Kdf) -> Result<(), Fault> {
     use pkcs8::pkcs5::pbes2::Kdf;
     match kdf {
@@ -505,8 +504,8 @@ fn open_pkcs8(der: &[u8]) -> Result<Secret, Fault> {
     }
 }
 
-/// Decrypts what `DEK-Info: CIPHER,IV` describes: CBC under a key from OpenSSL's `EVP_BytesToKey` with MD5,
-/// one round, and the first half of the IV as the salt.
+/// Decrypts a body with the header `DEK-Info: CIPHER,IV`: CBC under a key from OpenSSL's `EVP_BytesToKey` with MD5, one
+/// round, and the first half of the IV as the salt.
 fn open_legacy(ciphertext: &[u8], dek_info: &str, passphrase: &[u8]) -> Result<Wiped, Fault> {
     let (name, iv) = dek_info.split_once(',').unwrap_or((dek_info, ""));
     let (algorithm, key_len) = match name {
@@ -540,7 +539,7 @@ fn open_legacy(ciphertext: &[u8], dek_info: &str, passphrase: &[u8]) -> Result<W
     Ok(buffer)
 }
 
-/// 16 bytes in hexadecimal.
+/// Parses 16 bytes in hexadecimal.
 fn parse_iv(text: &str) -> Option<[u8; 16]> {
     let digits = text.as_bytes();
     if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {

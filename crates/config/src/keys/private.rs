@@ -12,17 +12,17 @@ use std::fmt;
 use trunkline_proto::wire::{Reader, Writer};
 use zeroize::Zeroizing;
 
-/// The least size of an RSA key in bits: less is not safe any more, whatever `RequiredRSASize` allows.
+/// The smallest RSA key in bits: a smaller one is not safe, whatever `RequiredRSASize` allows.
 pub(super) const MIN_RSA_BITS: usize = 2048;
 
-/// The largest size of an RSA key in bits that the cryptographic library signs with.
+/// The largest RSA key in bits with which the cryptographic library signs.
 pub(super) const MAX_RSA_BITS: usize = 8192;
 
-/// A private key, opened. Its secret is wiped from memory when it is dropped.
+/// An opened private key. Its secret is wiped from memory when it is dropped.
 pub struct PrivateKey {
     public: PublicKey,
     signer: Signer,
-    /// The secret numbers as the agent protocol writes them; see [`agent_encoding`](Self::agent_encoding).
+    /// The secret numbers in the form of the agent protocol; see [`agent_encoding`](Self::agent_encoding).
     secret: Zeroizing<Vec<u8>>,
 }
 
@@ -33,28 +33,27 @@ enum Signer {
 }
 
 impl PrivateKey {
-    /// The public half: type, blob and the comment the file gives it.
+    /// Returns the public half: type, blob and the file's comment.
     pub fn public_key(&self) -> &PublicKey {
         &self.public
     }
 
-    /// The public half as a wire blob.
+    /// Returns the public half as a wire blob.
     pub fn public_blob(&self) -> &Bytes {
         &self.public.blob
     }
 
-    /// The key's type: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `-nistp384`, `-nistp521` or `ssh-rsa`.
+    /// Returns the key's type: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `-nistp384`, `-nistp521` or `ssh-rsa`.
     pub fn algorithm(&self) -> &str {
         &self.public.algorithm
     }
 
-    /// The algorithms this key can [`sign`](Self::sign) with, best first.
+    /// Returns the algorithms with which this key can [`sign`](Self::sign), best first.
     pub fn signature_algorithms(&self) -> Vec<&str> {
         public_key_algorithms(self.algorithm())
     }
 
-    /// Signs `data` with the signature algorithm `algorithm`, one of
-    /// [`signature_algorithms`](Self::signature_algorithms).
+    /// Signs `data` with `algorithm`, one of [`signature_algorithms`](Self::signature_algorithms).
     ///
     /// Returns an SSH signature (RFC 4253 section 6.6): `string` algorithm, `string` signature. An RSA
     /// signature of 4096 bits takes some milliseconds of CPU.
@@ -96,8 +95,8 @@ impl PrivateKey {
         Ok(Writer::new().string(algorithm).string(raw).finish().into())
     }
 
-    /// The key as SSH_AGENTC_ADD_IDENTITY carries it, without the comment (draft-ietf-sshm-ssh-agent section
-    /// 5.2.1 and, with a certificate, PROTOCOL.certkeys and sshkey.c's `sshkey_private_serialize`).
+    /// Encodes the key for SSH_AGENTC_ADD_IDENTITY, without the comment (draft-ietf-sshm-ssh-agent section 5.2.1 and,
+    /// with a certificate, PROTOCOL.certkeys and sshkey.c's `sshkey_private_serialize`).
     pub fn agent_encoding(&self, certificate: Option<&PublicKey>) -> Zeroizing<Vec<u8>> {
         let public = match certificate {
             Some(certificate) => Writer::new()
@@ -110,14 +109,14 @@ impl PrivateKey {
                 Signer::Rsa(_) => swapped_rsa_blob(&self.public.blob),
             },
         };
-        // The exact size: a buffer that grew would leave unwiped copies behind.
+        // The buffer has the exact size: growing would leave unwiped copies behind.
         let mut encoding = Zeroizing::new(Vec::with_capacity(public.len() + self.secret.len()));
         encoding.extend_from_slice(&public);
         encoding.extend_from_slice(&self.secret);
         encoding
     }
 
-    /// Makes a key from the numbers a file held, checking that they belong together.
+    /// Makes a key from the numbers in a file, and checks that they belong together.
     pub(super) fn from_secret(secret: &Secret, comment: String) -> Result<Self, Fault> {
         const INCONSISTENT: Fault = Fault::Malformed("its numbers do not belong together");
         let (algorithm, blob, signer, encoded) = match secret {
@@ -193,7 +192,7 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// `d mod (prime - 1)`, which PKCS#1 keeps and OpenSSH's format leaves to be computed (sshkey.c,
+/// Computes `d mod (prime - 1)`, which PKCS#1 stores and OpenSSH's format does not (sshkey.c,
 /// `ssh_rsa_complete_crt_parameters`).
 fn crt_exponent(d: &[u8], prime: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let bytes = d.len().max(prime.len());
@@ -206,7 +205,7 @@ fn crt_exponent(d: &[u8], prime: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     Some(Zeroizing::new(exponent.to_be_bytes().into_vec()))
 }
 
-/// An RSA key's blob with n before e, as the agent wants it.
+/// Returns an RSA key's blob with n before e, as the agent wants it.
 fn swapped_rsa_blob(blob: &[u8]) -> Bytes {
     let own = "from_secret wrote the blob";
     let mut reader = Reader::new(blob);
@@ -220,7 +219,7 @@ enum Field<'a> {
     Mpint(&'a [u8]),
 }
 
-/// Writes secret fields into a buffer that never grows, so that no copy stays behind unwiped.
+/// Writes secret fields into a buffer that never grows, so that no unwiped copy stays behind.
 fn secret_fields(fields: &[Field<'_>]) -> Zeroizing<Vec<u8>> {
     let room = |field: &Field<'_>| match field {
         Field::String(bytes) | Field::Mpint(bytes) => bytes.len() + 5,

@@ -1,8 +1,8 @@
-//! Changing a known_hosts file that other programs change at the same time.
+//! Changes a known_hosts file while other programs may change it.
 //!
-//! Both operations hold an exclusive `flock` on the file, so several trunkline processes never lose each
-//! other's lines. OpenSSH takes no lock; appending stays safe beside it because each append is one write to
-//! a file opened with `O_APPEND`.
+//! Both operations hold an exclusive `flock` on the file, so several trunkline processes never lose each other's lines.
+//! OpenSSH takes no lock; appending beside it is safe because each append is one write to a file opened with
+//! `O_APPEND`.
 
 use super::{Hosts, KnownHostsError, Line, MAX_FILE, Marker, hash_name};
 use crate::keys;
@@ -18,22 +18,21 @@ use std::path::{Path, PathBuf};
 /// The result of [`append`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// The line or lines were added.
+    /// The lines were added.
     Added,
-    /// The file had the key for every name already: another process was first.
+    /// The file already had the key for every name, because another process was first.
     AlreadyThere,
 }
 
 /// Adds `key` for a host with the names `names` (its name, perhaps its address; see
 /// [`lookup_name`](super::lookup_name)) at the end of `file`.
 ///
-/// Creates the file with mode 0600, and its directory (not that directory's parents) with mode 0700. Adds the line
-/// feed that the last line may lack. With `hash` (HashKnownHosts) each name gets a line of its own, with a
-/// fresh salt. Names that have the key already get no second line. Blocks while another process holds the
-/// lock.
+/// Creates the file with mode 0600, and its directory (not that directory's parents) with mode 0700. Adds a line feed
+/// if the last line lacks one. With `hash` (HashKnownHosts) each name gets its own line, with a fresh salt. A name that
+/// has the key gets no second line. Blocks while another process holds the lock.
 ///
 /// # Errors
-/// [`KnownHostsError`] when the file cannot be written, or a name or the key cannot be put on a line.
+/// [`KnownHostsError`] if the file cannot be written, or a name or the key does not fit on a line.
 pub fn append(file: &Path, names: &[&str], key: &[u8], hash: bool) -> Result<Appended, KnownHostsError> {
     create_directory(file)?;
     let mut locked = Locked::open(file, true)?;
@@ -55,17 +54,16 @@ pub fn append(file: &Path, names: &[&str], key: &[u8], hash: bool) -> Result<App
     Ok(Appended::Added)
 }
 
-/// Brings the lines of a host in `file` up to date: for the names `names`, those with a key of `remove` go
-/// and the keys of `add` that are not there yet are added.
+/// Brings the lines of a host in `file` up to date: removes the keys of `remove` for `names` and adds the missing keys
+/// of `add`.
 ///
-/// Lines with a marker, lines of other hosts, comments and lines that cannot be read stay byte for byte. The
-/// new content replaces the file at once (a temporary file beside it, then rename), with the old mode and,
-/// where the system allows it, the old owner. A symbolic link stays; the file it leads to is replaced.
-/// Returns whether anything changed. A file that does not exist is created only if there are keys to add; what is
-/// not a regular file (`/dev/null`) is left alone.
+/// Keeps lines with a marker, lines of other hosts, comments and unreadable lines byte for byte. Replaces the file at
+/// once (writes a temporary file beside it, then renames it), with the old mode and, if the system allows it, the old
+/// owner. Follows a symbolic link and replaces its target. Returns whether anything changed. Creates a missing file
+/// only if there are keys to add; leaves other than regular files (`/dev/null`) alone.
 ///
 /// # Errors
-/// [`KnownHostsError`] when the file cannot be read or replaced; it then is as it was.
+/// [`KnownHostsError`] if the file cannot be read or replaced; it is then unchanged.
 pub fn update(
     file: &Path,
     names: &[&str],
@@ -137,8 +135,8 @@ fn push_lines(
     let key_type = keys::key_type(key).ok_or_else(|| KnownHostsError::UnknownKeyType {
         file: file.to_owned(),
     })?;
-    // A name comes from a command line or an ssh_config; one with a blank or a comma would write a line
-    // that says something else, a leading `|`, `@` or `#` one that is read as something else.
+    // A name comes from a command line or an ssh_config. A blank or comma in it would write a line with another
+    // meaning, as would a leading `|`, `@` or `#`.
     if let Some(name) = names.iter().find(|name| !is_plain_name(name)) {
         return Err(KnownHostsError::BadName {
             name: (*name).to_owned(),
@@ -188,10 +186,10 @@ fn create_directory(file: &Path) -> Result<(), KnownHostsError> {
     }
 }
 
-/// A file that is open for reading and appending and locked; closing it unlocks it.
+/// A locked file, open for reading and appending. Closing it unlocks it.
 struct Locked {
     file: File,
-    /// The file itself, behind any symbolic links.
+    /// The path of the file itself, after any symbolic links.
     path: PathBuf,
     is_regular: bool,
 }
@@ -213,8 +211,8 @@ impl Locked {
             rustix::fs::flock(&file, FlockOperation::LockExclusive)
                 .map_err(|errno| failed("lock")(errno.into()))?;
             let held = file.metadata().map_err(failed("read"))?;
-            // While this process waited, the holder may have renamed a new file into place: what is locked
-            // now would be a file that nobody sees.
+            // While this process waited, the holder may have renamed a new file into place, so this lock may be on a
+            // file without a name.
             let current = path.metadata();
             if current.is_ok_and(|now| (now.dev(), now.ino()) == (held.dev(), held.ino())) {
                 let path = path.canonicalize().map_err(failed("find"))?;
@@ -227,7 +225,7 @@ impl Locked {
         }
     }
 
-    /// The content; nothing for what is not a regular file.
+    /// Reads the content; returns nothing if the file is not a regular one.
     fn read(&mut self) -> Result<Vec<u8>, KnownHostsError> {
         let mut content = Vec::new();
         if self.is_regular {
@@ -243,12 +241,12 @@ impl Locked {
         Ok(content)
     }
 
-    /// Writes `text` at the end in one call, so that no other writer's line ends up inside it.
+    /// Appends `text` in one write, so that no other writer's line ends up inside it.
     fn append(&mut self, text: &[u8]) -> Result<(), KnownHostsError> {
         self.file.write_all(text).map_err(self.io_error("write"))
     }
 
-    /// Puts a file with the content `text` in the place of this one.
+    /// Replaces this file with one of the content `text`.
     fn replace(&mut self, text: &[u8]) -> Result<(), KnownHostsError> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let old = self.file.metadata().map_err(self.io_error("read"))?;
@@ -262,7 +260,7 @@ impl Locked {
             rustix::process::getegid().as_raw(),
         );
         if (old.uid(), old.gid()) != (uid, gid) {
-            // Only root may give files away; anyone else keeps the new file as their own, as with ssh.
+            // Only root may give files away; other users own the new file, as with ssh.
             let owner = rustix::fs::Uid::from_raw(old.uid());
             let group = rustix::fs::Gid::from_raw(old.gid());
             let _ = rustix::fs::fchown(new.as_file(), Some(owner), Some(group));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::process::Command;
 use trunkline_proto::wire::Writer;
 
-/// A well-formed key blob that differs with `seed`.
+/// Makes a well-formed key blob that differs with `seed`.
 pub(super) fn key(seed: u8) -> Bytes {
     Writer::new().string("ssh-ed25519").string([seed; 32]).finish()
 }

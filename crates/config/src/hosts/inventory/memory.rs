@@ -1,7 +1,7 @@
-//! `ansible-inventory`'s answers, remembered: it takes the better part of a second to give one.
+//! The cache of `ansible-inventory`'s answers, because one takes the better part of a second.
 //!
-//! An answer is one file in the caller's cache directory. It holds what [`Inventory`] keeps, and nothing else of the
-//! inventory.
+//! An answer is one file in the caller's cache directory. It holds only the parts of the inventory that [`Inventory`]
+//! keeps.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -17,16 +17,16 @@ use trunkline_request::own;
 use super::Inventory;
 use crate::ssh_config::World;
 
-/// Everything that an answer was made from.
+/// Everything that an answer depends on.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     program: PathBuf,
     sources: Vec<PathBuf>,
-    /// Relative paths of the configuration begin here.
+    /// The start of the configuration's relative paths.
     cwd: PathBuf,
     /// A hash of the variables that Ansible and Python read, whose values may be secret.
     env: u64,
-    /// `None` for one that is not there.
+    /// `None` for a missing file.
     files: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
@@ -45,12 +45,12 @@ struct Remembered {
     inventory: Inventory,
 }
 
-/// The limit of files that are looked through: a tree with more is read again each time.
+/// The most files that are checked: a larger tree is read again each time.
 const MOST_FILES: usize = 10_000;
 
 impl Key {
-    /// Returns the state from which an answer about these sources would be made now. `None` where more than files
-    /// decides it: a script, a plugin, a pipe.
+    /// Collects the state on which an answer about these sources depends now. Returns `None` if it depends on more than
+    /// files: a script, a plugin, a pipe.
     pub(super) fn new(program: &Path, sources: &[PathBuf], world: &World) -> Option<Self> {
         let ours = |name: &str| {
             name.starts_with("ANSIBLE_") || name.starts_with("PYTHON") || ["HOME", "PATH"].contains(&name)
@@ -60,7 +60,7 @@ impl Key {
             .iter()
             .filter(|(name, _)| name.to_str().is_some_and(ours));
         let read: Vec<_> = read.collect();
-        // What a variable says of plugins leads to more files, or to programs.
+        // A variable about plugins leads to more files, or to programs.
         if read
             .iter()
             .any(|(name, _)| name.to_string_lossy().contains("PLUGIN"))
@@ -108,7 +108,7 @@ impl Key {
         self.add(&directory.join("host_vars"), Part::Variables)
     }
 
-    /// Adds a file, or all that is in a directory; `None` where something in it has to be asked each time.
+    /// Adds a file, or everything in a directory; returns `None` if any of it has to be asked each time.
     fn add(&mut self, path: &Path, part: Part) -> Option<()> {
         if self.files.len() > MOST_FILES || self.files.contains_key(path) {
             return (self.files.len() <= MOST_FILES).then_some(());
@@ -124,7 +124,7 @@ impl Key {
             return Some(());
         }
         match part {
-            // A program, or what says "plugin: …".
+            // A program, or a file that says "plugin: …".
             Part::Source if about.permissions().mode() & 0o111 != 0 => None,
             Part::Source | Part::Configuration => {
                 let content = fs::read(path).ok()?;
@@ -140,7 +140,7 @@ impl Key {
         }
     }
 
-    /// `None` where it is there and cannot be looked at.
+    /// Returns `None` if the file exists but cannot be examined.
     fn stamp(&mut self, path: &Path) -> Option<()> {
         let stamp = match fs::metadata(path) {
             Ok(about) => Some(Stamp {
@@ -157,14 +157,14 @@ impl Key {
         Some(())
     }
 
-    /// The answer that was made from just this.
+    /// Returns the answer that was made from this state.
     pub(super) fn recall(&self, world: &World) -> Option<Inventory> {
         let text = own::read_to_string(&self.place(world)?).ok()?;
         let remembered: Remembered = serde_json::from_str(&text).ok()?;
         (remembered.key == *self).then_some(remembered.inventory)
     }
 
-    /// Keeps an answer. Where that fails, it is asked for again.
+    /// Keeps an answer. If that fails, the next load asks Ansible again.
     pub(super) fn remember(&self, inventory: &Inventory, world: &World) {
         if let Err(error) = self.try_remember(inventory, world) {
             tracing::debug!("the inventory is not remembered: {error}");
@@ -187,7 +187,7 @@ impl Key {
         Ok(())
     }
 
-    /// One file for each list of sources: what it says of them is replaced.
+    /// Returns the file for this list of sources, which a newer answer replaces.
     fn place(&self, world: &World) -> Option<PathBuf> {
         let directory = |name: &str| world.var(name).map(Path::new).filter(|path| path.is_absolute());
         let cache = directory("TRUNKLINE_DIR")

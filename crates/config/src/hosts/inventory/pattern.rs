@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::{Inventory, InventoryError};
 
-/// The hosts that a pattern means.
+/// Returns the hosts of a pattern.
 ///
-/// As in Ansible, the order of its parts does not matter: first everything named, then what `&` cuts it down to,
-/// then what `!` takes away. Only `!` and `&` start from all hosts. Parts that match nothing are added to `unmatched`.
+/// As in Ansible, the order of the parts does not matter: plain parts add hosts, then `&` cuts them down, then `!`
+/// takes some away. A pattern of only `!` and `&` starts from all hosts. Adds parts that match nothing to `unmatched`.
 pub(super) fn evaluate<'a>(
     inventory: &'a Inventory,
     pattern: &str,
@@ -39,7 +39,7 @@ pub(super) fn evaluate<'a>(
     }
     for part in parts.iter().filter_map(|part| part.strip_prefix('!')) {
         let out = one(part, "!")?;
-        // With brackets it is easily written for a pattern of another kind, and would run where it must not.
+        // Brackets are easily meant for another kind of pattern; the command would then run on the wrong hosts.
         if out.is_empty() && part.contains('[') {
             return Err(InventoryError::Pattern {
                 pattern: format!("!{part}"),
@@ -51,8 +51,8 @@ pub(super) fn evaluate<'a>(
     Ok(hosts)
 }
 
-/// Splits at commas, in brackets, too, or where there are none at colons outside brackets. A regular expression is left
-/// whole between commas, and so is an IPv6 address.
+/// Splits at commas, even in brackets, or, if there are none, at colons outside brackets. Leaves a regular expression
+/// between commas and an IPv6 address whole.
 fn split(pattern: &str) -> Vec<&str> {
     let separator = if pattern.contains(',') { ',' } else { ':' };
     let address = pattern
@@ -77,26 +77,26 @@ fn split(pattern: &str) -> Vec<&str> {
         .collect()
 }
 
-/// One part: a regular expression, or a name with wildcards and a subscript.
+/// Evaluates one part: a regular expression, or a name with wildcards and a subscript.
 fn one<'a>(inventory: &'a Inventory, part: &str) -> Result<Vec<&'a str>, InventoryError> {
     let malformed = |problem: String| InventoryError::Pattern {
         pattern: part.into(),
         problem,
     };
     let (name, subscript) = subscript(part);
-    // Python's re.match: from the start, not to the end.
+    // Like Python's re.match, it must match at the start, not up to the end.
     let expression = match name.strip_prefix('~') {
         Some(expression) => format!("^(?:{expression})"),
         None => wildcards(name),
     };
     let expression = regex::Regex::new(&expression).map_err(|error| malformed(error.to_string()))?;
     let mut hosts = Vec::new();
-    // All are below the group of all.
+    // Every group is below the group of all.
     let all = inventory.groups_below("all").into_iter();
     let mut groups = all.filter(|group| expression.is_match(group)).peekable();
     let is_group = groups.peek().is_some();
     hosts.extend(groups.flat_map(|group| inventory.members(group)));
-    // The plain name of a group means no host.
+    // The plain name of a group matches no host.
     if !is_group || name.starts_with('~') || name.contains(['.', '?', '*', '[']) {
         let all = inventory.hosts.iter().map(String::as_str);
         hosts.extend(all.filter(|host| expression.is_match(host)));
@@ -104,13 +104,13 @@ fn one<'a>(inventory: &'a Inventory, part: &str) -> Result<Vec<&'a str>, Invento
     let Some(subscript) = subscript else {
         return Ok(hosts);
     };
-    // A host of several groups that match counts several times.
+    // A host of several matching groups counts several times.
     let range = indices(subscript, hosts.len())
         .ok_or_else(|| malformed("a subscript is [n], [-n], [from:to] or [from:]".into()))?;
     Ok(hosts.get(range).unwrap_or_default().to_vec())
 }
 
-/// The regular expression of a pattern of Python's fnmatch: `*`, `?`, `[abc]`, `[a-c]` and `[!abc]`.
+/// Translates a pattern of Python's fnmatch: `*`, `?`, `[abc]`, `[a-c]` and `[!abc]`.
 fn wildcards(pattern: &str) -> String {
     let mut expression = String::from("(?s)^");
     let mut rest = pattern;
@@ -133,8 +133,8 @@ fn wildcards(pattern: &str) -> String {
     expression + "$"
 }
 
-/// A set whose bracket has been opened, as a regular expression, and what is behind it; `None` where it is never closed.
-/// A `]` that comes first does not close it, and a range that ends before it begins is empty.
+/// Translates a set after its opening bracket, and returns the text behind it; `None` if it is never closed. A `]` in
+/// front does not close it, and a range that ends before it begins is empty.
 fn set(text: &str) -> Option<(String, &str)> {
     let (not, text) = match text.strip_prefix('!') {
         Some(text) => ("^", text),
@@ -167,7 +167,7 @@ fn set(text: &str) -> Option<(String, &str)> {
     Some((set, &text[close + 1..]))
 }
 
-/// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name, as do those of a
+/// Splits `name[subscript]`. A bracket that holds more than digits, `-` and `:` belongs to the name, as do those of a
 /// regular expression.
 fn subscript(part: &str) -> (&str, Option<&str>) {
     let split = part.strip_suffix(']').and_then(|part| part.rsplit_once('['));
@@ -185,7 +185,7 @@ fn subscript(part: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `n`, `-n`, `from:to` (both included) and `from:`, within `length`.
+/// Parses `n`, `-n`, `from:to` (both included) and `from:`, within `length`.
 fn indices(subscript: &str, length: usize) -> Option<std::ops::Range<usize>> {
     let position = |text: &str| match text.strip_prefix('-') {
         Some(back) => back.parse().ok().map(|back: usize| length.checked_sub(back)),

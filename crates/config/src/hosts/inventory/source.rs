@@ -14,7 +14,7 @@ use trunkline_local::program::local_program;
 use super::InventoryError;
 use crate::ssh_config::World;
 
-/// The program, as the caller's shell would find it.
+/// Finds the program as the caller's shell would.
 pub(super) fn ansible_inventory(world: &World) -> Option<PathBuf> {
     let path = world.var("PATH")?;
     std::env::split_paths(path)
@@ -26,14 +26,14 @@ pub(super) fn ansible_inventory(world: &World) -> Option<PathBuf> {
         })
 }
 
-/// The time limit, including scripts and plugins that ask clouds.
+/// The time limit, enough for scripts and plugins that ask clouds.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// 1,000,000 hosts of 128 bytes.
+/// Room for 1,000,000 hosts of 128 bytes.
 const LONGEST_OUTPUT: u64 = 128 * 1024 * 1024;
 const LONGEST_COMPLAINT: u64 = 4096;
 
-/// Without it, a source that cannot be read is warned of, and taken for one without hosts.
+/// Without it, Ansible only warns of an unreadable source, and takes it for one without hosts.
 const UNPARSED_FAILS: &str = "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED";
 
 /// Returns the program's output about all sources together.
@@ -49,7 +49,7 @@ pub(super) async fn list(
             file: source.clone(),
             error,
         };
-        // It reads each source several times, which a pipe does not stand.
+        // The program reads each source several times, but a pipe can be read once.
         let about = std::fs::metadata(source).map_err(failed)?;
         if about.is_file() || about.is_dir() {
             readable.push(source.clone());
@@ -74,7 +74,7 @@ pub(super) async fn list(
 }
 
 /// Returns the settings of Ansible's ssh plugin from ansible.cfg and the environment, as printed by the program beside
-/// `ansible-inventory`; nothing if there is no such program, or one from before the format (ansible-core 2.13).
+/// `ansible-inventory`; nothing if it is missing or older than the format (ansible-core 2.13).
 pub(super) async fn ssh_options(inventory: &Path, world: &World) -> Result<Vec<u8>, InventoryError> {
     let program = inventory.with_file_name("ansible-config");
     if !program.exists() {
@@ -93,7 +93,7 @@ pub(super) async fn ssh_options(inventory: &Path, world: &World) -> Result<Vec<u
     output_of(&program, command).await
 }
 
-/// A file with all that comes out of a pipe.
+/// Copies the content of a pipe into a file.
 async fn spool(source: &Path) -> io::Result<NamedTempFile> {
     let mut content = Vec::new();
     let pipe = tokio::fs::File::open(source).await?;

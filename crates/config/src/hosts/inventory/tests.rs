@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A directory of inventory files, with a PATH on which there is what the test puts into `bin`.
+/// A directory of inventory files, and a PATH with the programs that the test puts into `bin`.
 struct Place {
     directory: tempfile::TempDir,
     world: World,
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// Says that its source's lines are the hosts of group `g`.
+/// A program that prints its source's lines as the hosts of group `g`.
 const ANSIBLE: (&str, &str) = (
     "bin/ansible-inventory",
     "#!/bin/sh\necho \"$*\" >> runs\nset -- $(cat \"$2\")\nprintf '{\"g\": {\"hosts\": ['\n\
@@ -143,11 +143,11 @@ fn a_subscript_counts_in_the_order_of_its_own_group() {
         ("top[0:1]", "m t"),
         ("top[2]", "l"),
         ("top[3]", "d"),
-        // Hosts that match by their own name come behind those of the groups that do.
+        // Hosts that match by their own name come after those of matching groups.
         ("db*[1]", "db-a"),
         ("db*[3]", "db-b"),
         ("db*[4:]", ""),
-        // Groups that match come in the order of the inventory.
+        // Matching groups come in the order of the inventory.
         ("*o*[0]", "db-a"),
         ("[tp]*[0]", "db-a"),
     ] {
@@ -366,7 +366,7 @@ proptest! {
     }
 }
 
-/// Says what ansible.cfg sets, as `ansible-config dump` does.
+/// A program that prints settings of ansible.cfg as `ansible-config dump` does.
 const CONFIG: (&str, &str) = (
     "bin/ansible-config",
     "#!/bin/sh\ncat <<END\n[{\"ssh\": [{\"name\": \"remote_user\", \"origin\": \"\", \"value\": \"deploy\"},\n\
@@ -397,7 +397,7 @@ async fn what_ansible_cfg_says_holds_where_no_variable_does() {
         reached.collect::<Vec<_>>(),
         [("deploy", 2200, "hop"), ("me", 2200, "other")]
     );
-    // It is remembered together with the hosts.
+    // The settings are remembered together with the hosts.
     let again = place.load("hosts").await.unwrap().select("a", None).unwrap();
     assert_eq!(again.targets[0].destination.user.as_deref(), Some("deploy"));
     assert_eq!(place.runs(), 1);

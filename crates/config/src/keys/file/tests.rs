@@ -17,7 +17,7 @@ const TYPES: [(&str, &str); 5] = [
 ];
 const PASSPHRASE: &str = "correct horse";
 
-/// Runs a program that must succeed and returns what it wrote.
+/// Runs a program that must succeed and returns its output.
 fn run(program: &str, args: &[&str], directory: &Path) -> String {
     let ran = Command::new(program)
         .args(args)
@@ -51,7 +51,7 @@ fn generate(directory: &TempDir, kind: (&str, &str), passphrase: &str, more: &[&
     directory.path().join("key")
 }
 
-/// `ssh-keygen -y` prints the same public key.
+/// Checks that `ssh-keygen -y` prints the same public key.
 fn assert_public_half(key: &PrivateKey, path: &Path, passphrase: &str) {
     let path = path.to_str().unwrap();
     let printed = run(
@@ -63,7 +63,7 @@ fn assert_public_half(key: &PrivateKey, path: &Path, passphrase: &str) {
     assert_eq!(&printed.blob, key.public_blob(), "{path}");
 }
 
-/// Both `ssh-keygen -Y` (PROTOCOL.sshsig) and the protocol crate accept signatures made with the key.
+/// Checks that `ssh-keygen -Y` (PROTOCOL.sshsig) and the protocol crate accept signatures of the key.
 fn assert_signs(key: &PrivateKey, directory: &TempDir) {
     for algorithm in key.signature_algorithms() {
         let signature = key.sign(algorithm, b"message").unwrap();
@@ -263,7 +263,7 @@ fn what_openssl_writes_loads_or_says_what_to_do() {
 fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let ed25519 = generate(&directory, TYPES[0], "x", &["-a", "4"]);
-    // The rounds stand behind the salt, which has 16 bytes.
+    // The rounds follow the salt, which has 16 bytes.
     let text = fs::read_to_string(&ed25519).unwrap();
     let base64: String = text.lines().filter(|line| !line.starts_with('-')).collect();
     let mut bytes = STANDARD.decode(base64).unwrap();
@@ -535,7 +535,7 @@ fn public_key_files_are_read_as_ssh_reads_them() {
     let mut keys = 0;
     for content in files {
         fs::write(&file, &content).unwrap();
-        // It reads its file by the function that ssh has for IdentityFile and CertificateFile.
+        // ssh-keygen reads this file with ssh's function for IdentityFile and CertificateFile.
         let ssh = Command::new("ssh-keygen")
             .args(["-e", "-m", "RFC4716", "-f"])
             .arg(&file)
