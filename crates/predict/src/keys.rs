@@ -1,35 +1,35 @@
-//! The user's keys, one by one, as far as their echo can be guessed.
+//! The user's keys, as far as their echo can be guessed.
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// More than this in one piece is pasted, not typed: programs answer it in ways of their own.
+/// The most bytes of one piece that count as typed. More is a paste, which programs answer in their own ways.
 const PASTE: usize = 64;
 
 /// The expected effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// Show itself.
+    /// Appears itself.
     Character(char),
-    /// Take away what is left of the cursor.
+    /// Removes the character left of the cursor.
     Backspace,
     Left,
     Right,
-    /// Anything: Enter, Tab, control and function keys, the mouse, pastes.
+    /// Has an unknown effect: Enter, Tab, control and function keys, the mouse, pastes.
     Other,
-    /// Not a key: the terminal's own answer, or news of its focus.
+    /// Is no key, but the terminal's own answer or a report of its focus.
     Report,
 }
 
-/// Takes typed bytes apart, over the borders of reads.
+/// Splits typed bytes into keys, across the borders of reads.
 #[derive(Debug, Default)]
 pub(crate) struct Keyboard {
-    /// In the string of an answer, until its terminator.
+    /// The input is in the string of an answer, before its terminator.
     in_string: bool,
     in_paste: bool,
 }
 
 impl Keyboard {
-    /// The keys of one piece of input.
+    /// Returns the keys of one piece of input.
     pub(crate) fn keys(&mut self, bytes: &[u8]) -> Vec<Key> {
         let mut keys = Vec::new();
         let mut rest = bytes;
@@ -47,7 +47,7 @@ impl Keyboard {
         keys
     }
 
-    /// The first key, and how many bytes it takes.
+    /// Returns the first key and its number of bytes.
     fn next(&mut self, bytes: &[u8]) -> Option<(Key, usize)> {
         let first = *bytes.first()?;
         if self.in_string {
@@ -94,11 +94,11 @@ impl Keyboard {
                         self.in_paste = true;
                         Key::Other
                     }
-                    // Answers to DA, DECRQM, and to what keys the terminal reports.
+                    // Answers to DA, DECRQM, and to queries of the keyboard mode.
                     [b'?' | b'>' | b'=', .., b'c' | b'y' | b'u' | b'n'] => Key::Report,
                     _ => Key::Other,
                 };
-                // An old mouse report's three bytes.
+                // An old mouse report has three more bytes.
                 let more = if &body[..=end] == b"M" { 3 } else { 0 };
                 (key, (2 + end + 1 + more).min(bytes.len()))
             }
@@ -109,7 +109,7 @@ impl Keyboard {
     }
 }
 
-/// A character of several bytes. Only one of a single column is guessed, and only where all terminals agree about that.
+/// Decodes a character of several bytes. Only a character that takes one column on all terminals is guessed.
 fn character(bytes: &[u8]) -> (Key, usize) {
     let length = match bytes[0] {
         0xf0.. => 4,
@@ -128,7 +128,7 @@ fn character(bytes: &[u8]) -> (Key, usize) {
     }
 }
 
-/// Returns whether what follows may change how it looks: scripts that are written in ligatures, and from right to left.
+/// Returns whether the next character may change this one's look, as in scripts with ligatures or from right to left.
 fn is_joined(character: char) -> bool {
     !matches!(character, '\u{a1}'..='\u{2ff}' | '\u{370}'..='\u{52f}' | '\u{1e00}'..='\u{20cf}')
 }

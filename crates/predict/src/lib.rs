@@ -1,15 +1,15 @@
-//! The prediction of typed keys, before the server answers: the screen is always *truth plus overlay*.
+//! Predicts the echo of typed keys before the server answers. The screen is always *truth plus overlay*.
 //!
-//! The truth is what the server's bytes make of a terminal; the overlay is what the keys in flight are expected to change
-//! in the line that is typed in. A [`Predictor`] stands between a session and the user's terminal and does no I/O: bytes
-//! and the time go in, and what is to be written to the terminal comes out. Where nothing is predicted, that is what the server
-//! sent, byte for byte.
+//! The truth is the terminal as the server's bytes leave it; the overlay holds the changes that the keys in flight
+//! should make to the typed line. A [`Predictor`] stands between a session and the user's terminal and does no I/O: it
+//! takes bytes and the time, and returns the bytes for the terminal. Without a prediction, these are the server's, byte
+//! for byte.
 //!
-//! Before the server's bytes are passed on, the overlay is taken back; after them, what is left of it is drawn again.
-//! So no byte of the server's ever meets another screen than it would without prediction.
+//! The predictor takes the overlay back before it passes on the server's bytes, and draws the rest of it again after
+//! them. So every byte of the server meets the same screen as without prediction.
 //!
-//! The rules of when to guess are mosh's ("Mosh: An Interactive Remote Shell for Mobile Clients", 2012, §3.2), applied to
-//! a server that does not say which keys it has seen: see `docs/adr/0025-predictive-echo.md`.
+//! The rules for guessing are mosh's ("Mosh: An Interactive Remote Shell for Mobile Clients", 2012, §3.2), applied to a
+//! server that does not say which keys it has seen: see `docs/adr/0025-predictive-echo.md`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -31,34 +31,34 @@ use truth::{Effects, Truth};
 /// of twenty recorded programs took up to 50 ms for them.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A program that never pauses is judged all the same.
+/// The time after which a program that never pauses is judged.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
-/// From this round-trip time on keys are shown before their echo, and below [`NEAR`] no longer, where the mode is adaptive.
-/// mosh's 20 and 10 ms are about half of it, since it compares them with half of what it measures.
+/// The round-trip time from which the adaptive mode shows keys before their echo; it stops below [`NEAR`]. mosh's 20
+/// and 10 ms are about half, because it compares them with half of its measurement.
 const FAR: Duration = Duration::from_millis(40);
 const NEAR: Duration = Duration::from_millis(30);
 
-/// The minimum time that a guess stays without an answer, and that keys in flight are waited for.
+/// The minimum time that an unanswered guess stays, and that the predictor waits for keys in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Keys in flight that are kept. A stalled connection is not typed into for long.
+/// The most keys in flight that are kept. Nobody types into a stalled connection for long.
 const MOST_KEYS: usize = 256;
 
-/// Assumed until a key's echo has been measured.
+/// The round-trip time that is assumed until an echo has been measured.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(250);
 
 /// The policy for showing keys before their echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// While the round-trip time is 40 ms or more.
+    /// Keys are shown while the round-trip time is 40 ms or more.
     #[default]
     Adaptive,
-    /// However near the host is.
+    /// Keys are always shown.
     Always,
 }
 
-/// A key that was sent and whose echo has not come.
+/// A key that was sent, without an echo so far.
 #[derive(Debug)]
 struct Sent {
     at: Instant,
@@ -67,34 +67,34 @@ struct Sent {
     proves: bool,
 }
 
-/// Stands between a session's output, what is typed, and the user's terminal.
+/// Stands between a session's output, the typed keys and the user's terminal.
 ///
-/// - Input: [`output`](Self::output), [`handle_input`](Self::handle_input), [`handle_resize`](Self::handle_resize), [`timed_out`](Self::timed_out).
-///   Each returns what is to be written to the terminal, in this order.
-/// - Before somebody else writes to the terminal: [`set_aside`](Self::set_aside).
-/// - [`deadline`](Self::deadline): when to call `timed_out`, unless something else comes first. `None` while nothing is
-///   predicted, which is nearly always.
+/// - Input: [`output`](Self::output), [`handle_input`](Self::handle_input), [`handle_resize`](Self::handle_resize),
+///   [`timed_out`](Self::timed_out). Each returns the bytes to write to the terminal, in this order.
+/// - Before another program writes to the terminal: [`set_aside`](Self::set_aside).
+/// - [`deadline`](Self::deadline): the time to call `timed_out`, unless another call comes first; nearly always `None`,
+///   because nothing is predicted.
 #[derive(Debug)]
 pub struct Predictor {
     truth: Option<Truth>,
     size: Size,
     keyboard: Keyboard,
-    /// Keys in flight, in their order. Those before the first [`Key::Other`] go into `line`.
+    /// The keys in flight, in order. Those before the first [`Key::Other`] go into `line`.
     sent: VecDeque<Sent>,
     line: Option<TypedLine>,
-    /// A key since the last [`Key::Other`] was echoed: the rest may be shown.
+    /// A key since the last [`Key::Other`] was echoed, so the rest may be shown.
     is_confirmed: bool,
     drawn: Option<Overlay>,
     round_trip: RoundTrip,
     /// The time at which output that agrees with no guess is judged, and the time since when it disagrees.
     judged_at: Option<Instant>,
     disagrees_since: Option<Instant>,
-    /// The time at which the line of the keys in flight is searched for.
+    /// The time at which the predictor searches for the line of the keys in flight.
     found_at: Option<Instant>,
 }
 
 impl Predictor {
-    /// One for a session that begins. `round_trip` is what is known of the connection's.
+    /// Makes a predictor for a new session. `round_trip` is the connection's, if it is known.
     #[must_use]
     pub fn new(mode: Mode, size: Size, round_trip: Option<Duration>) -> Self {
         let mut predictor = Self {
@@ -114,14 +114,14 @@ impl Predictor {
         predictor
     }
 
-    /// Begins to follow the output, where that is worth it.
+    /// Begins to follow the output, if that is useful.
     fn follow(&mut self) {
         if self.truth.is_none() && !self.round_trip.is_near() && self.size.is_usable() {
             self.truth = Some(Truth::new(self.size));
         }
     }
 
-    /// Stops following it, where that is not.
+    /// Stops following the output, if that is useless.
     fn leave(&mut self) {
         if self.round_trip.is_near() && self.drawn.is_none() {
             self.truth = None;
@@ -131,13 +131,13 @@ impl Predictor {
         }
     }
 
-    /// The server's bytes. What is returned goes to the terminal, in front of `bytes` and behind them.
+    /// Takes the server's bytes. Returns the bytes for the terminal before `bytes` and after them.
     #[must_use]
     pub fn output(&mut self, bytes: &[u8], now: Instant) -> (Vec<u8>, Vec<u8>) {
         let Some(truth) = &mut self.truth else {
             self.round_trip.handle_output(now);
             self.follow();
-            // Where in its row the cursor is now is not known.
+            // The cursor's column is unknown now.
             if let Some(truth) = &mut self.truth {
                 truth.forget();
             }
@@ -155,7 +155,7 @@ impl Predictor {
         (before, after)
     }
 
-    /// Takes the user's input, as it was sent.
+    /// Takes the user's input as it was sent.
     #[must_use]
     pub fn handle_input(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         let keys = self.keyboard.keys(bytes);
@@ -172,7 +172,7 @@ impl Predictor {
         self.draw(now)
     }
 
-    /// The terminal has another size.
+    /// Handles a new size of the terminal.
     #[must_use]
     pub fn handle_resize(&mut self, size: Size, now: Instant) -> Vec<u8> {
         let bytes = self.take_back();
@@ -187,7 +187,7 @@ impl Predictor {
         bytes
     }
 
-    /// Somebody else is about to write to the terminal. The bytes take back what is shown.
+    /// Takes the overlay back, because another program is about to write to the terminal.
     #[must_use]
     pub fn set_aside(&mut self, now: Instant) -> Vec<u8> {
         let bytes = self.take_back();
@@ -200,7 +200,7 @@ impl Predictor {
         bytes
     }
 
-    /// Returns the time at which to call [`timed_out`](Self::timed_out).
+    /// Returns the time to call [`timed_out`](Self::timed_out).
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let waits = self.sent.front().map(|first| self.over_at(first));
@@ -215,7 +215,7 @@ impl Predictor {
             .min()
     }
 
-    /// The [`deadline`](Self::deadline) has passed.
+    /// Handles the passing of the [`deadline`](Self::deadline).
     #[must_use]
     pub fn timed_out(&mut self, now: Instant) -> Vec<u8> {
         let has_passed = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
@@ -223,7 +223,7 @@ impl Predictor {
             self.give_up(now);
             self.found_at = Some(now);
         }
-        // Not every control key is answered, nor every key that nobody guessed at.
+        // Some control keys and some unguessed keys have no answer.
         while self.sent.front().is_some_and(|first| self.over_at(first) <= now) {
             self.sent.pop_front();
             self.line = None;
@@ -237,7 +237,7 @@ impl Predictor {
         self.draw(now)
     }
 
-    /// Returns the time at which waiting for a key ends.
+    /// Returns the time at which the wait for a key ends.
     fn over_at(&self, first: &Sent) -> Instant {
         first.at
             + match (first.key, &self.line) {
@@ -253,7 +253,7 @@ impl Predictor {
         }
     }
 
-    /// Four round trips: in the third the keys are underlined.
+    /// Returns four round trips. The keys are underlined from the third on.
     fn patience(&self) -> Duration {
         (4 * self.round_trip.expectation()).max(PATIENCE)
     }
@@ -288,7 +288,7 @@ impl Predictor {
         self.sent.push_back(sent);
     }
 
-    /// Output has come: what does it say about the guesses?
+    /// Compares new output with the guesses.
     fn compare(&mut self, effects: Effects, now: Instant) {
         let Some(truth) = &self.truth else { return };
         let end = self.sent.iter().position(|sent| sent.key == Key::Other);
@@ -306,7 +306,7 @@ impl Predictor {
             self.pass(end, now);
             return;
         }
-        // The state that the screen shows: the last one of which the keys have had time to be answered, else the first.
+        // The screen shows the last state whose keys could have been answered by now, else the first.
         let mut typed = line.confirmed.clone();
         let mut found = line.shows(&typed, truth).then(|| (0, typed.clone()));
         let soonest = self.round_trip.soonest();
@@ -320,7 +320,7 @@ impl Predictor {
         if let Some((count, typed)) = found {
             line.confirm(typed, count == keys, truth);
             (self.judged_at, self.disagrees_since) = (None, None);
-            // What was taken away again may have been anything, such as a secret's star.
+            // A deleted character may have been another one, such as a star for a secret.
             let since = self
                 .sent
                 .iter()
@@ -344,7 +344,7 @@ impl Predictor {
         sent.is_some_and(|sent| now.saturating_duration_since(sent.at) >= self.round_trip.soonest())
     }
 
-    /// The line is over: by the control key at `end`, or by itself.
+    /// Ends the line, after the control key at `end` or without one.
     fn pass(&mut self, end: Option<usize>, now: Instant) {
         if let Some(end) = end {
             self.sent.drain(..=end);
@@ -352,7 +352,7 @@ impl Predictor {
         self.give_up(now);
     }
 
-    /// Takes all guesses back. Keys that have had time are answered; the others wait for their line.
+    /// Takes all guesses back. Keys in flight for long enough count as answered; the others wait for their line.
     fn give_up(&mut self, now: Instant) {
         self.is_confirmed = false;
         self.line = None;
@@ -372,7 +372,7 @@ impl Predictor {
         }
     }
 
-    /// Output is silent: keys in flight will show from the cursor on.
+    /// Handles silence of the output: the keys in flight will show from the cursor on.
     fn find_line(&mut self, now: Instant) {
         self.found_at = None;
         self.forget_answered(now);
@@ -391,7 +391,7 @@ impl Predictor {
         self.line = Some(line);
     }
 
-    /// Brings the overlay to what is expected now.
+    /// Updates the overlay to the expected state.
     fn draw(&mut self, now: Instant) -> Vec<u8> {
         let wanted = self.overlay(now);
         let Some(truth) = &self.truth else {
@@ -416,11 +416,11 @@ impl Predictor {
         let is_late = now.saturating_duration_since(first.at) >= self.late();
         let mut cells: Vec<(usize, char, truth::Style)> = Vec::new();
         for (column, character, known) in line.differences(truth) {
-            // A row that the program is drawing anew.
+            // The program is redrawing this row.
             if !truth.can_restore(row, column) {
                 return None;
             }
-            // As what is left of it: programs colour a word, and each in its own way.
+            // The character takes the style of its left neighbour, because programs colour words in their own ways.
             let left = cells
                 .last()
                 .filter(|left| left.0 + 1 == column)
@@ -447,7 +447,7 @@ impl Predictor {
 
 const LATE: alacritty_terminal::term::cell::Flags = alacritty_terminal::term::cell::Flags::UNDERLINE;
 
-/// A key that goes into `line`, or [`Key::Other`] where it cannot be guessed what it does; without a line that is seen later.
+/// Adds a key to `line`. Makes it [`Key::Other`] if its effect cannot be guessed; without a line that is decided later.
 fn expect_key(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) -> Sent {
     let proves = match line {
         None => Some(false),
@@ -466,21 +466,21 @@ fn expect_key(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant
 struct RoundTrip {
     mode: Mode,
     smoothed: Option<Duration>,
-    /// That is of echoes, and not of TCP, whose peer may be a proxy.
+    /// `smoothed` comes from echoes, not from TCP, whose peer may be a proxy.
     is_measured: bool,
-    /// The mean deviation of measurements from it (RFC 6298).
+    /// The mean deviation of the measurements from `smoothed` (RFC 6298).
     varies_by: Duration,
-    /// About the shortest: one that a busy machine has made long is corrected by the next echo.
+    /// About the shortest time. The next echo corrects it after a busy machine has raised it.
     shortest: Duration,
     is_far: bool,
-    /// Of a near host: when a key was sent that output has not followed.
+    /// For a near host: the time of a key that no output has followed.
     asked: Option<Instant>,
-    /// The number of consecutive echoes that took as long as a far host's, or did not.
+    /// The number of consecutive echoes that took as long as a far host's, or less.
     far_in_a_row: u32,
     near_in_a_row: u32,
 }
 
-/// So many echoes tell a near host from a far one.
+/// The number of echoes that tell a near host from a far one.
 const TELLING: u32 = 8;
 
 impl RoundTrip {
@@ -516,14 +516,14 @@ impl RoundTrip {
                 self.smoothed = Some((7 * smoothed + taken) / 8);
             }
         }
-        // A path that becomes longer is followed slowly.
+        // The shortest time follows a longer path only slowly.
         self.shortest = ((7 * self.shortest + self.expectation().max(self.shortest)) / 8).min(taken);
         self.is_measured = true;
         self.near_in_a_row = if taken >= FAR { 0 } else { self.near_in_a_row + 1 };
         self.decide();
     }
 
-    /// Returns whether the output of a host need not be followed: echoes have shown that it is near.
+    /// Returns whether echoes have shown that the host is near, so that its output need not be followed.
     fn is_near(&self) -> bool {
         !self.is_far && self.near_in_a_row >= TELLING
     }
@@ -531,16 +531,16 @@ impl RoundTrip {
     fn expectation(&self) -> Duration {
         match self.smoothed {
             Some(smoothed) if self.is_measured => smoothed,
-            // Of a proxy it says too little.
+            // For a proxy this time is too short.
             known => known.unwrap_or_default().max(UNKNOWN_ROUND_TRIP),
         }
     }
 
-    /// No echo comes sooner.
+    /// Returns the least time for an echo.
     fn soonest(&self) -> Duration {
         match self.is_measured {
             true => self.shortest * 3 / 4,
-            // To a proxy it is shorter.
+            // The time to a proxy is shorter.
             false => self.shortest / 2,
         }
     }
@@ -550,12 +550,12 @@ impl RoundTrip {
         self.expectation() + (4 * self.varies_by).max(PAUSE)
     }
 
-    /// A key was sent to a near host.
+    /// Notes a key for a near host.
     fn handle_key(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
 
-    /// Output came from a near host. Whether it answers the key is not looked at: so often in a row it is slow only where the
+    /// Measures output of a near host, even if it does not answer the key: it is late so often in a row only if the
     /// host has become far.
     fn handle_output(&mut self, now: Instant) {
         let Some(asked) = self.asked.take() else { return };

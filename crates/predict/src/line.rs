@@ -1,4 +1,4 @@
-//! The line that is typed in: what it holds for certain, and what it will hold once all keys in flight are answered.
+//! The typed line: the text that is certain, and the text once all keys in flight are answered.
 
 use crate::keys::Key;
 use crate::truth::{Glyph, Style, Truth};
@@ -11,7 +11,7 @@ pub(crate) struct Typed {
 }
 
 impl Typed {
-    /// Applies a key to it. Anything but typed characters is out of reach: `false`, and nothing is changed.
+    /// Applies a key. Returns `false`, without a change, if the key would reach beyond the typed characters.
     pub(crate) fn apply(&mut self, key: Key) -> bool {
         match key {
             Key::Character(character) => {
@@ -30,7 +30,7 @@ impl Typed {
     }
 }
 
-/// The number of characters at the beginning of both that are the same.
+/// Returns the number of equal characters at the beginning of both.
 fn count_same(old: &[Glyph], new: &[Glyph]) -> usize {
     old.iter()
         .zip(new)
@@ -44,25 +44,25 @@ pub(crate) struct TypedLine {
     pub(crate) row: usize,
     /// The column of the first typed character.
     pub(crate) start: usize,
-    /// The text in front of it.
+    /// The text in front of the typed characters.
     before: Vec<char>,
     /// The part that output has confirmed.
     pub(crate) confirmed: Typed,
-    /// After all keys in flight.
+    /// The text after all keys in flight.
     pub(crate) expected: Typed,
-    /// The most characters it has had since it was all confirmed.
+    /// The most characters since everything was confirmed.
     longest: usize,
     behind: Behind,
 }
 
-/// The cells right of the typed characters, as they were when output last confirmed something.
+/// The cells right of the typed characters, as of the last confirmation by output.
 #[derive(Debug, Default)]
 struct Behind {
     glyphs: Vec<Glyph>,
-    /// The number of those that move with the typed characters: none until an echo has shown it, since a suggestion stays
-    /// in its place and is overwritten.
+    /// The number of these cells that move with the typed characters. None do until an echo has shown it, because a
+    /// suggestion stays in place and is overwritten.
     moving: usize,
-    /// The blank cells between these and whatever stays in its place, such as a right prompt.
+    /// The number of blank cells between the moving cells and text that stays in place, such as a right prompt.
     room: usize,
 }
 
@@ -74,7 +74,7 @@ impl Behind {
         }
     }
 
-    /// The same after an echo that has made the typed text `by` characters longer.
+    /// Returns the cells after an echo that made the typed text `by` characters longer.
     fn follow(&self, by: isize, truth: &Truth, row: usize, column: usize) -> Self {
         let mut new = Self::read(truth, row, column);
         let kept = count_same(&self.glyphs, &new.glyphs);
@@ -100,7 +100,7 @@ impl Behind {
 }
 
 impl TypedLine {
-    /// One that begins at the cursor.
+    /// Makes a line that begins at the cursor.
     pub(crate) fn at_cursor(truth: &Truth) -> Self {
         let (row, start) = truth.cursor();
         Self {
@@ -114,13 +114,13 @@ impl TypedLine {
         }
     }
 
-    /// Returns whether the cursor's row is this line still, whatever was typed in it.
+    /// Returns whether the cursor is still in this line, whatever was typed in it.
     pub(crate) fn stands(&self, truth: &Truth) -> bool {
         let before = (0..self.start).map(|column| truth.character(self.row, column));
         truth.cursor().0 == self.row && before.eq(self.before.iter().copied())
     }
 
-    /// Returns whether the cursor's row begins with what it shows in any case, until `keys` are all answered.
+    /// Returns whether the cursor's row begins with the text that stays visible until all `keys` are answered.
     pub(crate) fn is_there(&self, keys: impl Iterator<Item = Key>, truth: &Truth) -> bool {
         let mut typed = self.confirmed.clone();
         let mut sure = typed.characters.clone();
@@ -139,7 +139,7 @@ impl TypedLine {
             && shown.zip(&sure).all(|(shown, &sure)| shown == sure)
     }
 
-    /// Returns whether the screen shows it so.
+    /// Returns whether the screen shows `typed`.
     pub(crate) fn shows(&self, typed: &Typed, truth: &Truth) -> bool {
         let shown = (self.start..).map(|column| truth.character(self.row, column));
         truth.cursor() == (self.row, self.start + typed.cursor)
@@ -147,7 +147,7 @@ impl TypedLine {
             && self.stands(truth)
     }
 
-    /// Guesses what one more key does: `None` if that is not to be guessed, else whether its echo would prove anything.
+    /// Guesses the effect of a key. Returns `None` if it cannot, else whether the key's echo would prove anything.
     pub(crate) fn expect(&mut self, key: Key, truth: &Truth) -> Option<bool> {
         let mut next = self.expected.clone();
         if !next.apply(key) {
@@ -168,7 +168,7 @@ impl TypedLine {
         Some(proves)
     }
 
-    /// Returns the character that is expected there before the next key.
+    /// Returns the character that is expected at `at` before the next key.
     fn expected_character(&self, at: usize, truth: &Truth) -> char {
         match self.expected.characters.get(at) {
             Some(&character) => character,
@@ -176,7 +176,7 @@ impl TypedLine {
         }
     }
 
-    /// Output has confirmed this much; whether that is all.
+    /// Notes that output has confirmed `typed`; `is_all` if no key of the line is in flight.
     pub(crate) fn confirm(&mut self, typed: Typed, is_all: bool, truth: &Truth) {
         if is_all {
             self.longest = typed.characters.len();
@@ -187,7 +187,7 @@ impl TypedLine {
         self.confirmed = typed;
     }
 
-    /// The cells that differ from what the screen shows, as columns, characters, and the styles of those that are known.
+    /// Returns the cells that differ from the screen: columns, characters, and known styles.
     pub(crate) fn differences(&self, truth: &Truth) -> Vec<(usize, char, Option<Style>)> {
         let typed = self
             .expected
@@ -196,7 +196,7 @@ impl TypedLine {
             .map(|&character| (character, None));
         let moving = self.behind.glyphs.iter().take(self.behind.moving);
         let moving = moving.map(|&(character, style)| (character, Some(style)));
-        // Where characters were taken away nothing is known, but that they go; in a full row others come.
+        // Deleted characters leave blanks; in a full row other text may move in.
         let had = match self.behind.moving {
             0 => self.longest,
             _ if self.behind.room == 0 => 0,
@@ -218,8 +218,8 @@ impl TypedLine {
             .collect()
     }
 
-    /// The column from which on nothing is drawn: in the last one programs differ: they wrap, scroll sideways, or mark the
-    /// line as continued.
+    /// Returns the column from which nothing is drawn. In the last column programs differ: they wrap, scroll sideways,
+    /// or mark the line as continued.
     fn limit(&self, truth: &Truth) -> usize {
         truth
             .columns()

@@ -1,4 +1,4 @@
-//! The cells drawn over the truth, and their withdrawal.
+//! The cells drawn over the truth, and their removal.
 
 use std::io::Write as _;
 
@@ -10,11 +10,11 @@ use crate::truth::{Style, Truth};
 /// The cells shown in the cursor's row instead of the truth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Overlay {
-    /// By column, each once, in order.
+    /// The cells by column, each once, in order.
     pub(crate) cells: Vec<(usize, char, Style)>,
     /// The cursor's column.
     pub(crate) cursor: usize,
-    /// Its typed characters are underlined.
+    /// The typed characters are underlined.
     pub(crate) is_late: bool,
 }
 
@@ -27,7 +27,7 @@ impl Overlay {
     }
 }
 
-/// The bytes that lead from one overlay to another one, over the same truth.
+/// Returns the bytes that turn one overlay into another over the same truth.
 pub(crate) fn redraw(truth: &Truth, old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<u8> {
     let (row, at_rest) = truth.cursor();
     let mut brush = Brush {
@@ -54,7 +54,7 @@ pub(crate) fn redraw(truth: &Truth, old: Option<&Overlay>, new: Option<&Overlay>
             continue;
         }
         brush.go_to(column);
-        // What was blank and never written is so again, for those who copy from the screen.
+        // A cell that was never written is erased again, so that copied text has no extra blanks.
         if last_new < Some(column) && truth.is_blank_from(row, column) {
             brush.take(Style::PLAIN);
             brush.bytes.extend_from_slice(b"\x1b[K");
@@ -75,7 +75,7 @@ struct Brush {
 }
 
 impl Brush {
-    /// By steps: the row may stand elsewhere on the real screen.
+    /// Moves relative to the cursor: the row may have another number on the real screen.
     fn go_to(&mut self, column: usize) {
         let result = match self.column.checked_sub(column) {
             Some(0) => Ok(()),
@@ -123,7 +123,7 @@ fn sgr(style: Style) -> Vec<u8> {
     bytes
 }
 
-/// A colour for SGR; `base` is 30 for the text's and 40 for what is behind it.
+/// Formats a colour for SGR; `base` is 30 for the text and 40 for the background.
 fn colour(colour: Color, base: usize) -> String {
     match colour {
         Color::Named(NamedColor::Foreground | NamedColor::Background) => String::new(),

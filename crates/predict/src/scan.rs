@@ -1,44 +1,44 @@
-//! The boundaries between text and control sequences in the server's bytes.
+//! Finds the boundaries between text and control sequences in the server's bytes.
 //!
-//! A terminal takes our bytes for its own only where no sequence is open, and an emulator keeps what a sequence says only
-//! as far as it models it. So each sequence is gathered here until it is whole, and then looked at.
+//! A terminal obeys the predictor's bytes only if no sequence is open, and an emulator keeps only the parts of a
+//! sequence that it models. So the scanner gathers each sequence until it is whole.
 
-/// The longest control sequence that is looked at. Programs send up to some 60 bytes (SGR with two colours).
+/// The longest control sequence that is parsed. Programs send up to some 60 bytes (SGR with two colours).
 const LONGEST: usize = 256;
 
-/// Bytes of a string (OSC, DCS, APC) that are kept; terminals use them for titles, answers and images, and none of that is
-/// on the grid, except for hyperlinks.
+/// The bytes of a string (OSC, DCS, APC) that are kept. Terminals use strings for titles, answers and images, of which
+/// only hyperlinks reach the grid.
 const STRING: usize = 2048;
 
-/// One piece of what the server sent.
+/// A piece of the server's output.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Piece<'a> {
-    /// Text, with whole characters, and C0 controls other than ESC, CAN and SUB.
+    /// Text with whole characters, and C0 controls other than ESC, CAN and SUB.
     Text(&'a [u8]),
-    /// A control sequence (CSI), whole, as it came.
+    /// A whole control sequence (CSI), as it came.
     Control(Csi<'a>, &'a [u8]),
-    /// An escape sequence that is neither a control sequence nor a string, whole: `ESC`, intermediates, final byte.
+    /// A whole escape sequence that is neither a control sequence nor a string: `ESC`, intermediates, final byte.
     Escape(&'a [u8]),
-    /// A string, whole, from its `ESC` to before its terminator; cut off where it is long.
+    /// A string from its `ESC` to before its terminator, cut off if it is long.
     String(&'a [u8]),
-    /// Something that terminals do not agree about.
+    /// A sequence on which terminals disagree.
     Unclear,
 }
 
-/// A control sequence, taken apart.
+/// The parts of a control sequence.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct Csi<'a> {
     /// `?`, `>`, `=`, `<`, or 0.
     pub(crate) prefix: u8,
-    /// The intermediate byte in front of the final one, such as `!` of DECSTR; or 0.
+    /// The intermediate byte before the final one, such as `!` of DECSTR, or 0.
     pub(crate) intermediate: u8,
-    /// The numbers, as they came.
+    /// The numbers as they came.
     pub(crate) params: &'a [u8],
     pub(crate) last: u8,
 }
 
 impl Csi<'_> {
-    /// The numbers, with `default` for one that is missing or 0.
+    /// Returns the numbers, with `default` for one that is missing or 0.
     pub(crate) fn numbers(&self, default: usize) -> impl Iterator<Item = usize> {
         self.params
             .split(|&byte| matches!(byte, b';' | b':'))
@@ -56,7 +56,7 @@ impl Csi<'_> {
         self.numbers(default).next().unwrap_or(default)
     }
 
-    /// Of `CSI ? … h` and `CSI ? … l`: whether `mode` is among them.
+    /// Returns whether this is `CSI ? … h` or `CSI ? … l` with `mode` among its numbers.
     pub(crate) fn has_mode(&self, mode: usize) -> bool {
         self.prefix == b'?' && matches!(self.last, b'h' | b'l') && self.numbers(0).any(|one| one == mode)
     }
@@ -65,15 +65,15 @@ impl Csi<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ground,
-    /// In a character of more bytes than one; how many are missing.
+    /// In a character of several bytes; the number of missing bytes.
     Character(u8),
     Escape,
     Control,
-    /// In a string; BEL ends it (OSC).
+    /// In a string; BEL ends it if it is an OSC.
     String {
         bell: bool,
     },
-    /// In a string, behind ESC.
+    /// In a string, after ESC.
     StringEscape,
 }
 
@@ -93,12 +93,12 @@ impl Scanner {
         }
     }
 
-    /// Returns whether no sequence and no character is open.
+    /// Returns whether no sequence or character is open.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.state == State::Ground
     }
 
-    /// Gives the pieces of `bytes` to `take`, in their order. What is not whole yet is kept.
+    /// Passes the pieces of `bytes` to `take`, in order. Keeps an unfinished piece.
     pub(crate) fn scan(&mut self, bytes: &[u8], mut take: impl FnMut(Piece<'_>)) {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -141,7 +141,7 @@ impl Scanner {
                 }
             }
             (State::Character(_), _) => {
-                // A character that was broken off: terminals show one replacement or several.
+                // For an unfinished character, terminals show one replacement or several.
                 self.close();
                 take(Piece::Unclear);
                 self.step(byte, take);
@@ -186,7 +186,7 @@ impl Scanner {
                     None => take(Piece::Unclear),
                 }
             }
-            // A control within a sequence is obeyed at once, by most.
+            // Most terminals obey a control within a sequence at once.
             (State::Escape | State::Control, _) => self.is_unclear = true,
         }
     }
@@ -237,7 +237,7 @@ fn text_length(bytes: &[u8]) -> usize {
     at
 }
 
-/// Returns the number of bytes that follow the first one of a UTF-8 character.
+/// Returns the number of bytes that follow the first byte of a UTF-8 character.
 fn missing(first: u8) -> u8 {
     match first {
         0xc2..=0xdf => 1,
@@ -247,7 +247,7 @@ fn missing(first: u8) -> u8 {
     }
 }
 
-/// Takes a whole control sequence apart. `None` where its parts are not in their order.
+/// Parses a whole control sequence. Returns `None` if its parts are out of order.
 fn control(sequence: &[u8]) -> Option<Csi<'_>> {
     let (&last, body) = sequence.get(2..)?.split_last()?;
     let (prefix, body) = match body.split_first() {

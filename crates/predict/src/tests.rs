@@ -7,7 +7,7 @@ const SIZE: Size = Size {
     columns: 80,
 };
 
-/// A session whose program echoes, at a distance.
+/// A session at a distance, whose program echoes.
 struct Session {
     predictor: Predictor,
     now: Instant,
@@ -35,7 +35,7 @@ impl Session {
         String::from_utf8(self.predictor.handle_input(keys.as_bytes(), self.now)).unwrap()
     }
 
-    /// Types a key and waits for its echo; what was shown before that.
+    /// Types a key and waits for its echo; returns the bytes shown before the echo.
     fn type_and_echo(&mut self, key: &str) -> String {
         let shown = self.type_keys(key);
         self.now += self.trip;
@@ -62,7 +62,7 @@ fn the_first_key_is_waited_for_and_the_next_one_is_not() {
     assert_eq!(session.type_and_echo("l"), "");
     assert_eq!(session.type_keys("s"), "s");
     session.now += session.trip;
-    // It is taken back, said by the server, and gone.
+    // The guess is taken back, the server's byte is written, and nothing is left.
     assert_eq!(session.output("s"), ("\x08\x1b[K".into(), String::new()));
     assert_eq!(session.predictor.deadline(), None);
 }
@@ -125,7 +125,7 @@ fn a_wrong_guess_stands_until_output_has_paused() {
     assert_eq!(session.type_and_echo("c"), "");
 }
 
-/// A terminal that shows one row, as the predictor's bytes draw in it.
+/// Returns the row of a terminal that gets the predictor's bytes.
 fn row_after(parts: &[&str]) -> String {
     let mut truth = Truth::new(SIZE);
     for part in parts {
@@ -195,7 +195,7 @@ fn letters_typed_over_a_suggestion_leave_it_in_its_place() {
     assert_eq!(row_after(&[suggests, "s", &shown]), "$ ls -la src");
 }
 
-/// Of a right prompt, and of what a program shows beside the line.
+/// The cells are those of a right prompt, and text that a program shows beside the line.
 #[test]
 fn what_stands_beside_the_text_is_not_moved_nor_covered() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);

@@ -1,9 +1,9 @@
-//! The terminal as the server's bytes leave it, as far as that can be known.
+//! The terminal after the server's bytes, as far as that can be known.
 //!
-//! The session begins somewhere on a screen that others have written to, and nothing asks the terminal where. So the
-//! cursor starts in the *last* row of the model, below rows of which nothing is known: what is printed from there on scrolls in the model
-//! and stands lower down on the real screen, and all that is relative agrees. From the first absolute position on the rows
-//! agree, too, and what was not written or erased since is unknown.
+//! The session begins somewhere on a screen that other programs have written to, and nothing asks the terminal for the
+//! cursor's place. So the cursor starts in the *last* row of the model, below unknown rows. New output scrolls in the
+//! model and may stand lower on the real screen, but relative movements agree. From the first absolute position on, the
+//! rows agree too, and all cells not written or erased since are unknown.
 
 use std::ops::RangeInclusive;
 
@@ -17,10 +17,10 @@ use alacritty_terminal::vte::ansi::{Color, NamedColor, Processor, Timeout};
 use crate::Size;
 use crate::scan::{Csi, Piece, Scanner};
 
-/// Stands where something unknown may stand: a private character that nobody prints.
+/// The mark of an unknown cell: a private character that nobody prints.
 const UNKNOWN: char = '\u{10fffd}';
 
-/// If more output than this comes at once, only the part that can still be on the screen is looked at.
+/// The amount of output from which only the part that can still be on the screen is parsed.
 const BULK: usize = 8 * 1024;
 
 /// Effects of output other than printing.
@@ -28,7 +28,7 @@ const BULK: usize = 8 * 1024;
 pub(crate) struct Effects {
     /// A row may have moved.
     pub(crate) scrolled: bool,
-    /// All may have changed: another screen, or an erased one.
+    /// The whole screen may have changed: it was erased, or another one is shown.
     pub(crate) cleared: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Style {
     pub(crate) flags: Flags,
 }
 
-/// A character, and its style.
+/// A character and its style.
 pub(crate) type Glyph = (char, Style);
 
 impl Style {
@@ -59,7 +59,7 @@ impl Style {
     }
 }
 
-/// The attributes that are said again where a cell is drawn.
+/// The attributes that drawing a cell sets again.
 const LOOKS: Flags = Flags::BOLD
     .union(Flags::DIM)
     .union(Flags::ITALIC)
@@ -68,7 +68,7 @@ const LOOKS: Flags = Flags::BOLD
     .union(Flags::HIDDEN)
     .union(Flags::STRIKEOUT);
 
-/// Synchronised updates are for those who show something: the model takes them as they come.
+/// The model ignores the timeout of synchronised updates, because it takes each part at once.
 #[derive(Debug, Default)]
 struct Never;
 
@@ -92,7 +92,7 @@ impl Dimensions for Size {
     }
 }
 
-/// The state that DECSC saves and the model's cursor does not have.
+/// The state that DECSC saves and the model's cursor lacks.
 #[derive(Debug, Clone)]
 struct Saved {
     has_exotic_pen: bool,
@@ -118,25 +118,25 @@ pub(crate) struct Truth {
     term: Term<VoidListener>,
     parser: Processor<Never>,
     scanner: Scanner,
-    /// Output that nobody has needed to be looked at yet.
+    /// Output that has not been parsed yet.
     backlog: Vec<u8>,
     size: Size,
     /// New text gets attributes that the model does not keep.
     has_exotic_pen: bool,
     charsets: Charsets,
-    /// For both screens.
+    /// The saved state of each screen.
     saved: [Option<Saved>; 2],
     is_alternate: bool,
-    /// Whether the model's rows are the terminal's: of this screen, and of the main one while the other is shown.
+    /// The model's rows are the terminal's: for this screen, and for the main one while the other is shown.
     is_anchored: bool,
     main_is_anchored: bool,
-    /// Whether the column is the terminal's.
+    /// The model's column is the terminal's.
     knows_column: bool,
     is_in_update: bool,
     has_link: bool,
     has_margins: bool,
     region_is_whole: bool,
-    /// Something was shown since the screen was cleared that the model cannot say again.
+    /// The screen shows something that the model cannot draw again.
     is_exotic: bool,
     is_lost: bool,
     effects: Effects,
@@ -178,7 +178,7 @@ impl Truth {
             effects: Effects::default(),
         };
         truth.forget();
-        // The user's shell leaves a fresh row, and the cursor at its beginning.
+        // The user's shell leaves an empty row, with the cursor at its beginning.
         truth.knows_column = true;
         let row = truth.last_row();
         truth.fill(row..=row, &Cell::default());
@@ -189,7 +189,7 @@ impl Truth {
         Line(i32::try_from(self.size.rows).unwrap_or(i32::MAX) - 1)
     }
 
-    /// From now on nothing is known of the screen, nor where the cursor is.
+    /// Forgets the screen's cells and the cursor's place.
     pub(crate) fn forget(&mut self) {
         self.fill_with_unknown();
         let row = self.last_row();
@@ -200,7 +200,7 @@ impl Truth {
         self.effects.cleared = true;
     }
 
-    /// Nothing is known of any cell.
+    /// Marks every cell as unknown.
     fn fill_with_unknown(&mut self) {
         let unknown = Cell {
             c: UNKNOWN,
@@ -217,7 +217,7 @@ impl Truth {
         }
     }
 
-    /// The terminal has another size: it has moved its rows in a way of its own.
+    /// Handles a new size of the terminal, which moves its rows in its own way.
     pub(crate) fn resize(&mut self, size: Size) {
         self.look();
         self.size = size;
@@ -226,7 +226,7 @@ impl Truth {
         self.forget();
     }
 
-    /// Takes output that nobody waits for.
+    /// Takes output that need not be parsed now.
     pub(crate) fn feed_later(&mut self, bytes: &[u8]) {
         self.backlog.extend_from_slice(bytes);
         if self.backlog.len() >= 8 * BULK {
@@ -234,7 +234,7 @@ impl Truth {
         }
     }
 
-    /// Looks at all that came.
+    /// Parses all output so far, `bytes` last.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Effects {
         self.backlog.extend_from_slice(bytes);
         self.look();
@@ -256,8 +256,8 @@ impl Truth {
         }
     }
 
-    /// Returns the beginning of plain text that alone makes the screen: after twice as many lines as there are rows,
-    /// everything earlier has left it.
+    /// Returns the start of the plain text that alone fills the screen: twice as many lines as there are rows push all
+    /// earlier text off it.
     fn start_of_what_stays(&self, bytes: &[u8], scanner: &Scanner) -> usize {
         let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | 0x80.. | b'\r' | b'\n' | b'\t');
         if bytes.len() < BULK || !scanner.is_at_rest() || !self.region_is_whole || !bytes.iter().all(is_plain)
@@ -283,7 +283,7 @@ impl Truth {
     }
 
     fn text(&mut self, mut text: &[u8]) {
-        // The end of a full row is where terminals differ: one column to the left of the last one, or the last one.
+        // In a full row terminals differ: a backspace leads to the last column or the one before it.
         while let Some(at) = text.iter().position(|&byte| byte == 0x08) {
             self.print(&text[..at]);
             if self.term.grid().cursor.input_needs_wrap {
@@ -369,7 +369,7 @@ impl Truth {
                 .position(|&byte| byte == b';')
                 .map(|at| &link[at + 1..]);
             self.has_link = uri.is_some_and(|uri| !uri.is_empty());
-            // What is linked cannot be drawn again.
+            // A link cannot be drawn again.
             self.is_exotic |= self.has_link;
             return;
         }
@@ -384,7 +384,7 @@ impl Truth {
 
     fn control(&mut self, csi: Csi<'_>, bytes: &[u8]) {
         if csi.intermediate != 0 {
-            // DECSTR, rectangles and columns are not modelled. Cursor styles and queries change no cell.
+            // The model has no DECSTR, rectangles and columns. Cursor styles and queries change no cell.
             let changes_cells = matches!(
                 (csi.intermediate, csi.last),
                 (b'!', b'p')
@@ -415,7 +415,7 @@ impl Truth {
         }
     }
 
-    /// Handles effects of a control sequence that the model does not keep, or takes differently from terminals.
+    /// Handles effects of a control sequence that the model lacks or handles differently from terminals.
     fn before_plain(&mut self, csi: Csi<'_>) {
         let cursor = &self.term.grid().cursor;
         let below = usize::try_from(self.last_row().0 - cursor.point.line.0).unwrap_or(0);
@@ -435,7 +435,7 @@ impl Truth {
             }
             b'G' | b'`' => self.knows_column = true,
             b'D' if cursor.input_needs_wrap => self.knows_column = false,
-            // Rows that the model does not have below the cursor.
+            // The model may have fewer rows below the cursor than the terminal.
             b'B' | b'E' | b'e' => {
                 self.is_lost |= !self.is_anchored && csi.number(1) > below;
                 self.knows_column |= csi.last == b'E';
@@ -449,7 +449,7 @@ impl Truth {
                 self.effects.scrolled = true;
                 self.is_lost |= !self.is_anchored && csi.last != b'S';
             }
-            // DECSLRM, which only DECLRMM makes of it.
+            // DECSLRM, if DECLRMM is set.
             b's' if self.has_margins && !csi.params.is_empty() => {
                 let mut numbers = csi.numbers(0);
                 let whole = numbers.next().unwrap_or(0) <= 1
@@ -500,7 +500,7 @@ impl Truth {
         })
     }
 
-    /// Returns whether our own bytes would do what they should.
+    /// Returns whether the predictor's own bytes would have their intended effect.
     pub(crate) fn can_draw(&self) -> bool {
         let cursor = &self.term.grid().cursor;
         self.backlog.is_empty()
@@ -515,7 +515,7 @@ impl Truth {
             && !self.term.mode().contains(TermMode::INSERT)
     }
 
-    /// Row and column.
+    /// Returns the row and column.
     pub(crate) fn cursor(&self) -> (usize, usize) {
         let point = self.term.grid().cursor.point;
         (usize::try_from(point.line.0).unwrap_or(0), point.column.0)
@@ -530,7 +530,7 @@ impl Truth {
         (column < self.size.columns).then(|| &self.term.grid()[Line(row)][Column(column)])
     }
 
-    /// The character of a cell; a blank beyond the screen.
+    /// Returns the character of a cell, and a blank beyond the screen.
     pub(crate) fn character(&self, row: usize, column: usize) -> char {
         self.cell(row, column).map_or(' ', |cell| cell.c)
     }
@@ -539,7 +539,7 @@ impl Truth {
         self.cell(row, column).map_or(Style::PLAIN, Style::from_cell)
     }
 
-    /// Returns whether a cell could be drawn again as it is.
+    /// Returns whether the model can draw a cell again as it is.
     pub(crate) fn can_restore(&self, row: usize, column: usize) -> bool {
         let is_plain = |cell: &Cell| {
             let extra = !(LOOKS | Flags::WRAPLINE);
@@ -548,7 +548,7 @@ impl Truth {
         !self.is_exotic && self.cell(row, column).is_some_and(is_plain)
     }
 
-    /// The cells of a row from a column on, up to the first that could not be drawn again.
+    /// Returns the cells of a row from a column on, up to the first that cannot be drawn again.
     pub(crate) fn glyphs_from(&self, row: usize, column: usize) -> Vec<Glyph> {
         let plain = (column..self.size.columns).take_while(|&at| self.can_restore(row, at));
         plain
@@ -556,12 +556,12 @@ impl Truth {
             .collect()
     }
 
-    /// Returns whether nothing stands in a row from a column on, in no colour either.
+    /// Returns whether a row is empty from a column on, without colours too.
     pub(crate) fn is_blank_from(&self, row: usize, column: usize) -> bool {
         (column..self.size.columns).all(|at| self.cell(row, at) == Some(&Cell::default()))
     }
 
-    /// Returns the number of columns of a row that may differ on the user's terminal: terminals do not agree about the
+    /// Returns the number of columns of a row that may differ on the user's terminal: terminals disagree about the
     /// widths of wide, combined and ambiguous characters.
     pub(crate) fn doubtful_columns(&self, row: usize) -> usize {
         let is_doubtful = |cell: &Cell| {
@@ -585,7 +585,7 @@ impl Truth {
     }
 }
 
-/// Returns whether SGR asks for what is not among [`LOOKS`] and colours.
+/// Returns whether SGR sets more than [`LOOKS`] and colours.
 fn has_exotic(params: &[u8]) -> bool {
     let mut groups = params.split(|&byte| byte == b';');
     while let Some(group) = groups.next() {
