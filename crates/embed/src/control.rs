@@ -12,7 +12,7 @@ use trunkline_request::failure::Failure;
 use crate::conversation::{self, Course};
 use crate::recorded::Recorded;
 
-/// Sends requests to a session, from anybody who has a clone.
+/// Sends requests to a session. Can be cloned.
 #[derive(Debug, Clone)]
 pub struct Control {
     told: Recipient,
@@ -38,7 +38,7 @@ impl Control {
         Self::new(Recipient::Daemon(control), course)
     }
 
-    /// Sends a signal, by name without "SIG". A tunnel has nobody to take it.
+    /// Sends a signal, by name without "SIG". Tunnels ignore it.
     pub fn signal(&self, name: &str) {
         match &self.told {
             Recipient::Engine(control) => control.signal(name),
@@ -47,7 +47,7 @@ impl Control {
         }
     }
 
-    /// Tells of the terminal's new size.
+    /// Reports the terminal's new size.
     pub fn resize(&self, size: TerminalSize) {
         match &self.told {
             Recipient::Engine(control) => control.resize(size),
@@ -58,8 +58,8 @@ impl Control {
         }
     }
 
-    /// Ends it: its command is sent SIGTERM, and the channel is closed where that has not ended it in two seconds. Of an
-    /// engine of this process, the channel is closed at once.
+    /// Ends it: the command is sent SIGTERM, and the channel is closed after two seconds. With this process's engine,
+    /// the channel is closed at once.
     pub fn terminate(&self) {
         match &self.told {
             Recipient::Engine(control) => {
@@ -71,8 +71,8 @@ impl Control {
         }
     }
 
-    /// Leaves the session to the daemon, which continues without this program and throws away what the command still prints.
-    /// Whether it does: an engine of this process ends with it.
+    /// Leaves the session to the daemon, which continues it without this program and discards further output. Returns
+    /// false for this process's engine, which ends with the process.
     pub async fn leave(&self) -> bool {
         let Recipient::Daemon(control) = &self.told else {
             return false;
@@ -94,7 +94,7 @@ impl Control {
         }
     }
 
-    /// Returns whether the server has ended what it sends, all of which need not have been read.
+    /// Returns true if the server has ended its output, even if that has not all been read.
     pub fn has_heard_end(&self) -> bool {
         match &self.told {
             Recipient::Engine(control) => control.has_heard_end(),
@@ -103,7 +103,7 @@ impl Control {
         }
     }
 
-    /// Returns whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
+    /// Returns true if nothing of it was sent to the server. Unknown, thus false, for the daemon's sessions.
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.told {
             Recipient::Engine(control) => control.is_waiting(),
@@ -111,20 +111,20 @@ impl Control {
         }
     }
 
-    /// Says that nobody reads the command's output any more. The daemon finds out itself.
+    /// Reports that the command's output is no longer read. The daemon notices by itself.
     pub(crate) fn end_of_write(&self) {
         if let Recipient::Engine(control) = &self.told {
             control.end_of_write();
         }
     }
 
-    /// Waits for the end of the output, and tells whether it was the server's word.
+    /// Waits for the end of the output. Returns true if the server has ended it.
     pub(crate) async fn output_ended(&self) -> bool {
         *self.course.output.wait().await
     }
 }
 
-/// A session's start and end, which can be asked for any number of times.
+/// A session's start and end, which can be asked for repeatedly.
 #[derive(Debug)]
 pub struct End {
     source: Source,
@@ -138,13 +138,13 @@ pub(crate) enum Source {
     Engine(EngineEnd),
     Tunnel {
         end: ChannelEnd,
-        /// Its record in the audit trail ends with it.
+        /// The tunnel's record in the audit trail, which ends with it.
         _recorded: Recorded,
     },
     Daemon(conversation::End),
 }
 
-/// The start and the end of a session of this process's engine, and what is recorded of it.
+/// The start and the end of a session of this process's engine, and its audit record.
 #[derive(Debug)]
 pub(crate) struct EngineEnd {
     end: SessionEnd,
@@ -169,7 +169,7 @@ impl EngineEnd {
         ended
     }
 
-    /// Notes how the command ended, if the server has said so by now.
+    /// Records how the command ended, if the server has reported it by now.
     fn note_exit(&mut self) {
         let Some(entry) = &self.recorded else { return };
         let mut context = Context::from_waker(Waker::noop());
@@ -180,13 +180,13 @@ impl EngineEnd {
 }
 
 impl Drop for EngineEnd {
-    /// A program that has read all output need not have asked for the status: what is known of it is recorded all the same.
+    /// Records the status even if the program, which has read all output, did not ask for it.
     fn drop(&mut self) {
         if self.recorded.is_some() {
             let mut context = Context::from_waker(Waker::noop());
             let _ = pin!(self.wait()).poll(&mut context);
         }
-        // Another process may have the command's output still.
+        // Another process may still have the command's output.
         self.note_exit();
     }
 }
@@ -206,7 +206,7 @@ impl End {
         Self::new(Source::Daemon(end), course)
     }
 
-    /// The same, of one whose start has been waited for.
+    /// Returns the end of a session whose start has been waited for.
     pub(crate) fn of_begun(end: conversation::End) -> Self {
         Self {
             started: Some(Ok(())),
@@ -217,7 +217,7 @@ impl End {
     /// Waits until the server has confirmed the start. Cancel-safe.
     ///
     /// # Errors
-    /// Why there was none.
+    /// The reason why it did not start.
     pub async fn wait_for_start(&mut self) -> Result<(), Failure> {
         if let Some(started) = &self.started {
             return started.clone();
@@ -230,8 +230,8 @@ impl End {
         self.started.insert(started).clone()
     }
 
-    /// Waits until it is known how the command ended, which may be before the session's end: another process that has the
-    /// command's output keeps the session open. Cancel-safe.
+    /// Waits until the command's end is known. That may precede the session's end, which another process with the
+    /// command's output delays. Cancel-safe.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -256,7 +256,7 @@ impl End {
     /// Waits for the end. Cancel-safe.
     ///
     /// # Errors
-    /// What ended it instead, and whether the command may have run.
+    /// The reason why it ended otherwise, and whether the command may have run.
     pub async fn wait(&mut self) -> Result<ExitStatus, Failure> {
         if let Some(outcome) = &self.outcome {
             return outcome.clone();

@@ -1,5 +1,5 @@
-//! A session in the daemon, whose data goes between the daemon and the descriptors that came with the request: what is said
-//! about it meanwhile.
+//! The messages about a session in the daemon. Its data goes directly between the daemon and the descriptors of the
+//! request.
 
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
@@ -12,38 +12,38 @@ use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter}
 use trunkline_control::protocol::{Program, Reply, Request, SessionRequest};
 use trunkline_request::failure::{ErrorKind, Failure};
 
-/// Sends requests to a session. It ends with its last clone: the daemon's client has left.
+/// Sends requests to a session. Dropping the last clone ends the session, since the daemon's client has left.
 #[derive(Debug, Clone)]
 pub(crate) struct Control(mpsc::UnboundedSender<Option<Request>>);
 
 impl Control {
-    /// Says something; a session that is over does not hear it.
+    /// Sends a request. A session that has ended ignores it.
     pub(crate) fn send(&self, request: Request) {
         let _ = self.0.send(Some(request));
     }
 
-    /// Ends the session, whoever else has a clone of this.
+    /// Ends the session, even if there are other clones.
     pub(crate) fn close(&self) {
         let _ = self.0.send(None);
     }
 }
 
-/// The progress of a session, for its streams, which do not say themselves why they end.
+/// The progress of a session, for its streams, which do not tell why they end.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// Its output has ended; whether by the server's word.
+    /// Set when the output has ended; true if the server has ended it.
     pub(crate) output: SetOnce<bool>,
-    /// Its command has ended so, and it has not.
+    /// Set when the command has ended before the session.
     pub(crate) exit: SetOnce<ExitStatus>,
-    /// It goes on without this program.
+    /// Set when it continues without this program.
     pub(crate) background: SetOnce<()>,
-    /// It is over.
+    /// Set when it has ended.
     pub(crate) end: SetOnce<()>,
 }
 
 impl Course {
     pub(crate) fn output_ended(&self, complete: bool) {
-        // The first word on it holds.
+        // The first value counts.
         let _ = self.output.set(complete);
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Waits until the server has confirmed the start. To be asked once.
+    /// Waits until the server has confirmed the start. May be called once.
     pub(crate) async fn wait_for_start(&mut self) -> Result<(), Failure> {
         (&mut self.started)
             .await
@@ -71,7 +71,7 @@ impl End {
         self.told.recv().await
     }
 
-    /// Waits for the end, which comes when the daemon has written all output. To be asked once; cancel-safe.
+    /// Waits for the end, which is after the daemon has written all output. May be called once; cancel-safe.
     pub(crate) async fn wait(&mut self) -> Result<ExitStatus, Failure> {
         (&mut self.done).await.unwrap_or_else(|_| Err(daemon_failure()))
     }
@@ -81,8 +81,8 @@ impl End {
     }
 }
 
-/// Starts a session with a client that has made no request yet. `fds` are those that the request's streams want. Questions
-/// go to `interaction`.
+/// Starts a session with a client that has made no request yet. `fds` are the descriptors of the request's streams.
+/// Questions go to `interaction`.
 pub(crate) async fn start(
     client: Client,
     request: SessionRequest,
@@ -93,7 +93,7 @@ pub(crate) async fn start(
         request.program,
         Program::Stdio(..) | Program::StdioSocket(_) | Program::Incoming(_)
     );
-    // One that cannot be handed over has not begun.
+    // A request that cannot be sent has not started anything.
     client
         .send_with(&Request::Session(Box::new(request)), fds)
         .await?;
@@ -113,7 +113,7 @@ pub(crate) async fn start(
         interaction: interaction.clone(),
     };
     tokio::spawn(async move {
-        // Whoever does not wait for the end need not hear of it.
+        // The end may not be waited for.
         let _ = done.send(attended.attend(said).await);
     });
     let end = End {
@@ -125,7 +125,7 @@ pub(crate) async fn start(
     Ok((Control(control), end))
 }
 
-/// The daemon's answer to a request without a session; questions go to `interaction`.
+/// Sends a request that needs no session, and returns the daemon's answer. Questions go to `interaction`.
 pub(crate) async fn ask(
     client: &mut Client,
     request: &Request,
@@ -152,7 +152,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// The daemon is gone in the middle.
+/// Returns the failure for a daemon that ended during a session.
 fn daemon_failure() -> Failure {
     Failure::from(ClientError::Gone).after_start()
 }
@@ -174,7 +174,7 @@ impl Attended {
             .await
             .unwrap_or_else(|error| Err(Failure::from(error).after_start()));
         self.tell_start(outcome.as_ref().map(drop).map_err(Clone::clone));
-        // A tunnel's server has said so before.
+        // A tunnel's server has reported it before.
         self.course.output_ended(outcome.is_ok() && !self.is_tunnel);
         let _ = self.course.end.set(());
         outcome
@@ -191,7 +191,7 @@ impl Attended {
                         self.requests.send(&request).await?;
                         continue;
                     }
-                    // The daemon sees that its client has left, and closes the channel.
+                    // The daemon notices that its client has left, and closes the channel.
                     None => return Ok(Err(Failure::closed_locally("session").after_start())),
                 },
                 reply = self.replies.next() => reply?,
@@ -216,7 +216,7 @@ impl Attended {
                 } => {
                     let interaction = self.interaction.clone();
                     let mut asked = pin!(put(&interaction, text, echo, kind, host));
-                    // Whoever is asked may never answer: a session that is given up meanwhile is not to wait for it.
+                    // The user may never answer: a session that is closed meanwhile must not wait for that.
                     let answer = loop {
                         tokio::select! {
                             answer = &mut asked => break answer,
@@ -232,7 +232,7 @@ impl Attended {
                     if self.is_tunnel && matches!(&reply, Reply::Output(rest) if rest.is_empty()) {
                         self.course.output_ended(true);
                     }
-                    // Whoever does not wait for such news need not hear them.
+                    // The reports may not be waited for.
                     let _ = self.tell.send(reply);
                 }
             }

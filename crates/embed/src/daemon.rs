@@ -1,4 +1,4 @@
-//! A destination in the daemon, which holds the connections of all of a user's programs.
+//! A destination in the daemon, which has the connections of all of a user's programs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// `None` where the engine is to do it.
+    /// Returns `None` if the engine has to be used.
     pub(crate) async fn find(destination: &Destination) -> Result<Option<Self>, Failure> {
         let starter = match &destination.preference {
             Preference::Engine => return Ok(None),
@@ -58,7 +58,7 @@ impl Daemon {
         };
         match Client::connect(&place, starter.as_ref()).await {
             Ok(_) => {}
-            // It would reach other hosts, or read other files: the engine connects, as ssh would.
+            // It would reach other hosts, or read other files. The engine connects, as ssh would.
             Err(ClientError::Elsewhere(what)) => {
                 tracing::info!("the daemon runs in another {what}; connecting without it");
                 return Ok(None);
@@ -88,7 +88,8 @@ impl Daemon {
         }
     }
 
-    /// A request for a session, which makes no forwarding that ssh_config names: a program has those that it asks for.
+    /// Returns a request for a session, without the forwardings in ssh_config: a program only has those that it asks
+    /// for.
     fn session_request(&self, program: Program, stdio: [Stdio; 3]) -> SessionRequest {
         let mut host = self.host();
         host.ssh_args.extend(NO_FORWARDINGS.map(OsString::from));
@@ -116,7 +117,7 @@ impl Daemon {
         conversation::start(client, request, fds, &self.destination.interaction).await
     }
 
-    /// The daemon's answer to a request without a session.
+    /// Sends a request that needs no session, and returns the daemon's answer.
     async fn ask(&self, request: &Request) -> Result<Reply, Failure> {
         conversation::ask(&mut self.client().await?, request, &self.destination.interaction).await
     }
@@ -126,7 +127,7 @@ impl Daemon {
         self.ask(&Request::Warm { host, pin: false }).await.map(drop)
     }
 
-    /// Connects, and keeps the connection until what is returned is dropped. It ends when the connection does.
+    /// Connects, and keeps the connection until the result is dropped. The session ends with the connection.
     pub(crate) async fn hold(&self) -> Result<(Control, End), Failure> {
         let request = self.session_request(Program::Nothing, [Stdio::Null; 3]);
         let (control, mut end) = self.start(request, &[]).await?;
@@ -134,7 +135,7 @@ impl Daemon {
         Ok((control, end))
     }
 
-    /// Closes the connections to the account once what runs on them has ended; how many they are.
+    /// Closes the account's connections once their sessions have ended, and returns their number.
     pub(crate) async fn disconnect(&self) -> Result<usize, Failure> {
         let request = Request::Close {
             host: Some(self.host()),
@@ -202,7 +203,7 @@ impl Daemon {
         })
     }
 
-    /// A tunnel over two sockets, so that each direction can end by itself.
+    /// Opens a tunnel over two sockets, so that each direction can end by itself.
     pub(crate) async fn tunnel(&self, program: Program) -> Result<Tunnel, Failure> {
         let (writer, input) = pair()?;
         let (reader, output) = pair()?;
@@ -220,7 +221,7 @@ impl Daemon {
         })
     }
 
-    /// Has the server listen, for as long as what is returned is there; the TCP port.
+    /// Makes the server listen while the result exists. Also returns the TCP port.
     pub(crate) async fn listen(&self, listen: &Listen) -> Result<(Control, End, Option<u16>), Failure> {
         let program = match listen {
             Listen::Tcp { host, port } => Program::Listen(host.clone(), *port),
@@ -235,7 +236,7 @@ impl Daemon {
         }
     }
 
-    /// Has the daemon carry a socket's bytes to and from what a session runs.
+    /// Makes the daemon connect a socket to a session's program.
     async fn carry(
         &self,
         program: Program,
@@ -247,7 +248,7 @@ impl Daemon {
         self.start(request, &[socket.as_fd(), socket.as_fd()]).await
     }
 
-    /// Listens on a Unix socket, and has the daemon carry each client to the target. Does not return but with a failure.
+    /// Listens on a Unix socket, and makes the daemon connect each client to the target. Only returns after a failure.
     pub(crate) async fn forward_socket(
         &self,
         path: &Path,
@@ -275,7 +276,7 @@ impl Daemon {
                 continue;
             };
             tokio::spawn(async move {
-                // The daemon has one socket for both directions, and leaves it to this side to end one of them.
+                // The daemon has one socket for both directions, and leaves closing one of them to this side.
                 if *end.course().output.wait().await {
                     let _ = client.shutdown().await;
                 }
@@ -285,18 +286,18 @@ impl Daemon {
         }
     }
 
-    /// An SFTP session, which keeps the daemon's session as it is used.
+    /// Opens an SFTP session, which keeps the daemon's session while it is used.
     pub(crate) async fn sftp(&self, env: Vec<(String, Vec<u8>)>) -> Result<Sftp, Failure> {
         let (near, far) = pair()?;
         let program = Program::Subsystem("sftp".into());
         let (control, mut end) = self.carry(program, env, &far).await?;
         drop(far);
-        // What the daemon says of a failure is more than the streams' end would be.
+        // The daemon's failure says more than the end of the streams would.
         end.wait_for_start().await?;
         let (reader, writer) = near.into_split();
         let (over, why) = oneshot::channel();
         tokio::spawn(async move {
-            // Until the SFTP session closes its input, and the server ends.
+            // Until the SFTP session closes its input and the server ends.
             let ended = end.wait().await;
             drop(control);
             let _ = over.send(ended.err());
@@ -307,18 +308,18 @@ impl Daemon {
     }
 }
 
-/// As requests have them.
+/// Converts variables for requests.
 fn variables(env: Vec<(String, Vec<u8>)>) -> BTreeMap<OsString, OsString> {
     env.into_iter()
         .map(|(name, value)| (name.into(), OsString::from_vec(value)))
         .collect()
 }
 
-/// The server's answers in an SFTP session. Its stream ends as it does where the daemon is lost, or its connection:
-/// then the end is an error that says so.
+/// The server's answers in an SFTP session. The stream also ends when the daemon or its connection is lost; then the
+/// end is an error with the reason.
 struct Answers {
     reader: OwnedReadHalf,
-    /// The reason why the session ended, if not by the server; `None` once it was reported.
+    /// Receives the reason why the session ended, if not by the server; `None` once reported.
     why: Option<oneshot::Receiver<Option<Failure>>>,
 }
 
@@ -342,7 +343,7 @@ impl AsyncRead for Answers {
     }
 }
 
-/// The end of one of a session's streams that the daemon is given.
+/// The daemon's end of one of a session's streams.
 enum Far {
     /// The program has the near end.
     Pair(UnixStream, OwnedFd),
@@ -375,7 +376,7 @@ impl Far {
     }
 }
 
-/// Two ends of a socket: one for this process, one for the daemon.
+/// Returns a socket pair: one end for this process, one for the daemon.
 fn pair() -> Result<(UnixStream, OwnedFd), Failure> {
     let made = || {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;

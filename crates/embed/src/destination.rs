@@ -5,18 +5,18 @@ use trunkline::config::Request;
 use trunkline_control::client::Starter;
 use trunkline_control::protocol::OnBehalf;
 
-/// A destination of ssh_config, and who is asked about it.
+/// A destination in ssh_config, and its settings.
 #[derive(Debug, Clone)]
 pub struct Destination {
-    /// The program's request, in its world.
+    /// The program's request, with its environment.
     pub request: Request,
     /// The preferred way.
     pub preference: Preference,
-    /// The answerer of questions.
+    /// Answers questions.
     pub interaction: Interaction,
-    /// Whether there is somebody to ask.
+    /// True if there is a user to ask.
     pub answers: bool,
-    /// Whom the program works for, where that is not its own user: for the daemon's audit trail.
+    /// The user for whom the program works, if not its own: for the daemon's audit trail.
     pub on_behalf: Option<OnBehalf>,
 }
 
@@ -24,8 +24,8 @@ pub struct Destination {
 #[derive(Debug, Clone)]
 pub enum Preference {
     Engine,
-    /// The daemon, where one runs.
+    /// The daemon, if it runs.
     RunningDaemon,
-    /// The daemon, which is started where none runs.
+    /// The daemon, started if needed.
     Daemon(Starter),
 }

@@ -1,4 +1,4 @@
-//! An engine of a program's own, as far as config.toml allows it, and what is recorded of its work.
+//! A program's own engine, restricted by config.toml, and its audit trail.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use trunkline_audit::{Audit, Recorder};
 use trunkline_control::place::Place;
 use trunkline_request::failure::{ErrorKind, Failure};
 
-/// An engine of a program's own. What is done with it over a [`Way`](crate::Way) is in the audit trail, where `config.toml` asks for that.
+/// A program's own engine. Its use through a [`Way`](crate::Way) is recorded in the audit trail if `config.toml` says
+/// so.
 #[derive(Clone)]
 pub struct ProgramEngine {
     engine: Engine,
@@ -16,11 +17,12 @@ pub struct ProgramEngine {
 }
 
 impl ProgramEngine {
-    /// An engine with the program's settings and with what `config.toml` says of all programs: which hosts are shared or not
-    /// reached (`strict_hosts`), and what is recorded (`audit`). Must be called inside a tokio runtime.
+    /// Creates an engine with the program's settings and those in `config.toml` for all programs: which hosts may only
+    /// be reached over shared connections (`strict_hosts`), and what is recorded (`audit`). Must be called inside a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// The file cannot be used, for which the daemon would not start either; the trail has no place, and must have one.
+    /// The file is invalid, so the daemon would not start either; or the trail must be written and has no place.
     pub fn new(own: Settings, memory: MemoryPlace) -> Result<Self, Failure> {
         let place = Place::find(|name| std::env::var_os(name).map(PathBuf::from));
         // Without a home there are no settings.
@@ -39,10 +41,10 @@ impl ProgramEngine {
         Self::recorded_at(&place, settings, memory)
     }
 
-    /// The same, with these settings and the trail of this place.
+    /// Creates an engine with these settings and the trail of this place.
     ///
     /// # Errors
-    /// The trail has no place, and must have one.
+    /// The trail must be written and has no place.
     pub fn recorded_at(place: &Place, settings: Settings, memory: MemoryPlace) -> Result<Self, Failure> {
         let audit = Audit::open(place, &settings)?;
         let is_audited = settings.audit != AuditMode::Off;
@@ -56,7 +58,7 @@ impl ProgramEngine {
         })
     }
 
-    /// An engine of whose work nothing is recorded. Where the audit trail is strict, it reaches no host.
+    /// Returns an engine without an audit trail. If the trail is strict, it reaches no host.
     pub fn without_record(engine: Engine) -> Self {
         Self {
             engine,
@@ -64,7 +66,7 @@ impl ProgramEngine {
         }
     }
 
-    /// As [`Engine::isolate`].
+    /// Returns a separate engine; see [`Engine::isolate`].
     #[must_use]
     pub fn isolate(&self, connections: Option<usize>) -> Self {
         Self {
@@ -77,12 +79,12 @@ impl ProgramEngine {
         &self.recorder
     }
 
-    /// Waits until the audit trail has what was recorded so far, as far as it can be written.
+    /// Waits until the audit trail has everything so far, if it can be written.
     pub async fn flush_trail(&self) {
         self.recorder.flush().await;
     }
 
-    /// The same, when the program ends: what has no end yet is recorded as ended with it.
+    /// The same when the program ends: open records end with it.
     pub async fn close_trail(&self) {
         self.recorder.close().await;
     }

@@ -9,7 +9,7 @@ use trunkline_request::failure::Failure;
 use crate::conversation::{Control, End};
 use crate::daemon::Daemon;
 
-/// A connection, kept open while this is there.
+/// A connection that is kept open while this exists.
 #[derive(Debug)]
 pub struct ConnectionHold<'a>(Source<'a>);
 
@@ -21,9 +21,9 @@ enum Source<'a> {
 
 #[derive(Debug)]
 pub enum Change {
-    /// New sessions of its host go elsewhere than before.
+    /// The connections on which new sessions of its host are placed have changed.
     Placement {
-        /// Whether traffic keeps them away from one of the connections.
+        /// True if traffic keeps new sessions away from one of the connections.
         apart: bool,
         connections: Vec<ConnectionReport>,
     },
@@ -33,7 +33,7 @@ pub enum Change {
 impl<'a> ConnectionHold<'a> {
     pub(crate) async fn of_engine(host: &'a Host) -> Result<Self, Failure> {
         let connection = host.hold();
-        // One that was made and has ended since says so by its first change.
+        // If it was made and has ended since, the first change reports that.
         match connection.ready().await {
             Err(error) if connection.info().is_none() => return Err(error.into()),
             _ => {}
@@ -46,7 +46,7 @@ impl<'a> ConnectionHold<'a> {
         Ok(Self(Source::Daemon(daemon, control, end)))
     }
 
-    /// Returns the result of its handshake. What the daemon does not tell is missing.
+    /// Returns the result of its handshake, without what the daemon does not report.
     pub async fn handshake(&self) -> Option<Handshake> {
         match &self.0 {
             Source::Engine(_, connection, _) => connection.info().map(Handshake::from),
@@ -59,7 +59,7 @@ impl<'a> ConnectionHold<'a> {
         }
     }
 
-    /// Exchanges keys anew.
+    /// Exchanges keys again.
     pub fn rekey(&self) {
         match &self.0 {
             Source::Engine(_, connection, _) => connection.rekey(),
@@ -67,7 +67,7 @@ impl<'a> ConnectionHold<'a> {
         }
     }
 
-    /// The next that happens to it; nothing does after its end. Cancel-safe.
+    /// Waits for the next change. There is none after its end. Cancel-safe.
     pub async fn next(&mut self) -> Change {
         match &mut self.0 {
             Source::Engine(host, connection, apart) => tokio::select! {

@@ -1,8 +1,9 @@
-//! The engine in this process, or the daemon's, behind one face: for bindings to other languages, which add the conversion of
-//! values and their own way of waiting.
+//! The engine in this process, or the daemon, behind one interface: for bindings to other languages, which add the
+//! conversion of values and their own way of waiting.
 //!
-//! A [`Destination`] is found a [`Way`], by the daemon or a [`ProgramEngine`]; over that, sessions ([`Session`]), tunnels ([`Tunnel`]), SFTP and what the server
-//! listens on ([`Listener`]) are the same wherever the connection is. Every error is a [`Failure`].
+//! For a [`Destination`] there is a [`Way`], through the daemon or a [`ProgramEngine`]. Over it, sessions
+//! ([`Session`]), tunnels ([`Tunnel`]), SFTP and listeners on the server ([`Listener`]) are the same wherever the
+//! connection is. Every error is a [`Failure`].
 
 mod control;
 mod conversation;

@@ -1,4 +1,4 @@
-//! Listening on the server for a program.
+//! Listeners on the server for a program.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 use crate::recorded::{Recorded, record, unless_failed};
 use crate::session::Tunnel;
 
-/// A listener on the server. Dropping it ends that.
+/// A listener on the server. Dropping it closes the listener.
 #[derive(Debug)]
 pub struct Listener(Source);
 
@@ -23,7 +23,7 @@ enum Source {
         listener: RemoteListener,
         host: Box<Host>,
         recorder: Recorder,
-        /// Its record in the audit trail, to its end.
+        /// The listener's record in the audit trail, which ends with it.
         recorded: Recorded,
     },
     Daemon {
@@ -67,7 +67,7 @@ impl Listener {
         }))
     }
 
-    /// The TCP port, also where the server was to choose it.
+    /// Returns the TCP port, also if the server chose it.
     pub fn port(&self) -> Option<u16> {
         match &self.0 {
             Source::Engine { listener, .. } => match listener.listening() {
@@ -78,7 +78,7 @@ impl Listener {
         }
     }
 
-    /// The next client; `None` when the connection has ended. Cancel-safe.
+    /// Waits for the next client; `None` when the connection has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Incoming> {
         match &mut self.0 {
             Source::Engine {
@@ -111,7 +111,7 @@ impl Listener {
         }
     }
 
-    /// Ends the listening, and returns when the server has said so.
+    /// Stops listening, and waits until the server has confirmed that.
     pub async fn close(self) {
         match self.0 {
             Source::Engine {
@@ -129,7 +129,7 @@ impl Listener {
                         _ => {}
                     }
                 }
-                // Until the program has taken or refused those that it has been told of.
+                // Until the program has taken or refused the connections that were reported.
                 tokio::spawn(async move {
                     let _ = end.wait().await;
                     drop(control);
@@ -157,15 +157,15 @@ enum Offer {
 }
 
 impl Incoming {
-    /// Returns the origin of the connection, as `address:port` in the server's words; empty for a Unix socket.
+    /// Returns the origin of the connection as `address:port`, as the server gives it; empty for a Unix socket.
     pub fn originator(&self) -> &str {
         &self.originator
     }
 
-    /// Takes it.
+    /// Accepts the connection.
     ///
     /// # Errors
-    /// It is gone.
+    /// The connection is gone.
     pub async fn accept(self) -> Result<Tunnel, Failure> {
         match self.offer {
             Offer::Engine {
@@ -186,7 +186,7 @@ impl Incoming {
 #[derive(Debug)]
 struct Numbered {
     number: u64,
-    /// `None` once it has been taken.
+    /// `None` once it has been accepted.
     control: Option<Control>,
 }
 

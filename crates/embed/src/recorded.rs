@@ -6,10 +6,10 @@ use trunkline_audit::{Entry, Recorder, Subject};
 /// The audit record of one piece of work; `None` if nothing is recorded.
 pub(crate) type Recorded = Option<Box<Entry>>;
 
-/// Records that something is about to be done on a host.
+/// Begins the record of an action on a host, before the action.
 ///
 /// # Errors
-/// It cannot be recorded, and must not be done.
+/// It cannot be recorded, so the action must not happen.
 pub(crate) async fn record(
     recorder: &Recorder,
     host: &Host,

@@ -1,5 +1,5 @@
-//! Streams of a session that pass the program by: descriptors, FIFOs, sockets and files, which the engine or the daemon reads
-//! and writes itself.
+//! Streams of a session that bypass the program: descriptors, FIFOs, sockets and files, which the engine or the daemon
+//! reads and writes itself.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,10 +12,10 @@ use trunkline_request::failure::{ErrorKind, Failure};
 
 use crate::control::Control;
 
-/// A command whose output cannot be written any more gets this long to notice before its session is closed.
+/// The time that a command has to notice that its output cannot be written before its session is closed.
 const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 
-/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
+/// The most pieces written at once: 512 KiB of sshd's packets, within IOV_MAX.
 const PIECES: usize = 16;
 
 /// The target or the source of one of a session's streams.
@@ -23,14 +23,13 @@ const PIECES: usize = 16;
 pub enum Route {
     Pipe,
     Ignore,
-    /// A descriptor.
     Fd(OwnedFd),
     /// A FIFO, a socket or a file that outlives sessions; output only.
     Sink(Sink),
 }
 
 impl Route {
-    /// Input from a FIFO, a file or a device.
+    /// Returns input from a FIFO, a file or a device.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -38,7 +37,7 @@ impl Route {
         Ok(Self::Fd(open_input(path).await.map_err(not_opened)?))
     }
 
-    /// Output to a FIFO, a Unix socket or a file. Waits for nobody at the other end.
+    /// Returns output to a FIFO, a Unix socket or a file. Does not wait for the other end.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -55,7 +54,7 @@ impl Route {
         }
     }
 
-    /// Waits until what was written to it has been taken.
+    /// Waits until readers have taken the output.
     async fn wait_until_taken(&self) {
         if let Self::Sink(sink) = self {
             sink.wait_until_taken().await;
@@ -63,13 +62,13 @@ impl Route {
     }
 }
 
-/// Input that is not the program's.
+/// Input from elsewhere than the program.
 pub enum RoutedInput {
     /// From a descriptor.
     Read(Input, ChannelWriter),
-    /// There is none; the channel is held for as long as this is.
+    /// No input; keeps the channel open.
     Ended(ChannelWriter),
-    /// The daemon has it.
+    /// The daemon reads it.
     Elsewhere,
 }
 
@@ -84,12 +83,12 @@ impl RoutedInput {
         })
     }
 
-    /// Gives the session its input. That no more comes ends no session.
+    /// Gives the session its input, then waits forever: the end of input does not end the session.
     pub async fn carry(self) -> std::convert::Infallible {
         let _held = match self {
             Self::Read(mut input, mut writer) => {
                 while let Ok(data) = input.read().await {
-                    // A command that takes no more input ends the feeding, not the session.
+                    // A command that takes no more input ends this loop, not the session.
                     if data.is_empty() || writer.send(data).await.is_err() {
                         break;
                     }
@@ -104,12 +103,12 @@ impl RoutedInput {
     }
 }
 
-/// Output that is not the program's.
+/// Output to elsewhere than the program.
 pub enum Routed {
-    /// To a descriptor; the route lasts as long.
+    /// To a descriptor; the route stays open meanwhile.
     Written(Output, ChannelReader, Route),
     Nowhere(ChannelReader),
-    /// The daemon has it.
+    /// The daemon writes it.
     Elsewhere(Route),
 }
 
@@ -130,11 +129,11 @@ impl Routed {
         })
     }
 
-    /// Carries all of it to where it goes, beside whoever waits for the session's end; tells whether its end was the
-    /// server's word.
+    /// Writes all output to its target, concurrently with waiting for the session's end. Returns true if the server has
+    /// ended it.
     ///
     /// # Errors
-    /// It could not be written; the session is ended as ssh would.
+    /// It could not be written; the session is ended as ssh would do.
     pub async fn carry(self, control: &Control) -> Result<bool, Failure> {
         match self {
             Self::Written(mut output, mut reader, route) => {
@@ -164,7 +163,7 @@ impl Routed {
     }
 }
 
-/// Ends a session whose output cannot be written any more: as ssh, the command is told that nobody reads, and dies of
+/// Ends a session whose output cannot be written, as ssh does: the command is told that no one reads, and dies of
 /// SIGPIPE at its next write. The daemon does so itself.
 async fn hang_up(control: &Control) {
     control.end_of_write();
@@ -181,7 +180,7 @@ fn unusable(error: &std::io::Error) -> Failure {
     )
 }
 
-/// A FIFO, socket or file that cannot be opened.
+/// Converts the error of a FIFO, socket or file that cannot be opened.
 fn not_opened(SinkError { doing, error }: SinkError) -> Failure {
     let doing = doing.into();
     Error::Local { doing, source: error }.into()

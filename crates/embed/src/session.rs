@@ -1,4 +1,4 @@
-//! Sessions and tunnels, whoever holds the connection.
+//! Sessions and tunnels, in this process's engine or the daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::recorded::Recorded;
 use crate::route::{Route, Routed, RoutedInput};
 use crate::stream::{Reader, Writer};
 
-/// The time that a session which is closed because its time is up may take to report its progress.
+/// How long a session that is closed because its time is up may take to report how far its command got.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
-    /// The login shell, or what ssh_config has in its place (RemoteCommand).
+    /// The login shell, or its replacement in ssh_config (RemoteCommand).
     Shell,
     /// A command line, for the login shell.
     Exec(Vec<u8>),
@@ -33,16 +33,15 @@ pub enum Program {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
     pub program: Program,
-    /// Variables, which prevail over those that ssh_config sends.
+    /// Variables, which override those that ssh_config sends.
     pub env: Vec<(String, Vec<u8>)>,
-    /// A terminal.
     pub pty: Option<Pty>,
-    /// Whether it is lent the agent, where ssh_config has no say: with hosts that the program has described itself.
+    /// True to forward the agent. Only for hosts that the program has described itself; otherwise ssh_config decides.
     pub agent_forwarding: bool,
 }
 
 impl SessionOptions {
-    /// A program without a terminal.
+    /// Returns the options of a program without a terminal.
     pub fn new(program: Program) -> Self {
         Self {
             program,
@@ -62,7 +61,7 @@ impl SessionOptions {
         Subject::session(&host.original_host, &program).on_terminal(self.pty.is_some())
     }
 
-    /// The engine's form of it.
+    /// Converts the options for the engine.
     pub(crate) fn command(&self) -> Command {
         let command = match &self.program {
             Program::Shell => Command::shell(),
@@ -81,15 +80,15 @@ impl SessionOptions {
     }
 }
 
-/// A session that was asked for.
+/// A requested session.
 pub struct Session {
-    /// Its standard input.
+    /// The program's standard input.
     pub stdin: Input,
-    /// Its standard output.
+    /// The program's standard output.
     pub stdout: Output,
-    /// Its standard error.
+    /// The program's standard error.
     pub stderr: Output,
-    /// Sends requests to it.
+    /// Sends requests to the session.
     pub control: Control,
     pub end: End,
 }
@@ -97,19 +96,19 @@ pub struct Session {
 /// The source of a session's input.
 pub enum Input {
     Program(Writer),
-    /// From elsewhere.
+    /// Another source.
     Routed(RoutedInput),
 }
 
 /// The target of a session's output.
 pub enum Output {
     Program(Reader),
-    /// Elsewhere.
+    /// Another target.
     Routed(Routed),
 }
 
 impl Session {
-    /// A session of this process's engine, whose input, output and error output go where `routes` say.
+    /// Returns a session of this process's engine, with its streams routed by `routes`.
     pub(crate) fn of_engine(
         parts: SessionParts,
         routes: [Route; 3],
@@ -145,8 +144,7 @@ impl Session {
         })
     }
 
-    /// Gives the command `input`, reads all its output and waits for its end. When the deadline is over, its session is
-    /// closed.
+    /// Gives the command `input`, reads all its output and waits for its end. Closes the session after the deadline.
     pub(crate) async fn run(self, input: Bytes, deadline: Option<(Instant, Duration)>) -> Ran {
         let Self {
             stdin,
@@ -159,7 +157,7 @@ impl Session {
         let feed = async {
             match stdin {
                 Input::Program(mut stdin) => {
-                    // A command that does not read its input is not an error. It has it for as long as it runs.
+                    // A command that does not read its input is not an error. The input stays open while it runs.
                     let _ = stdin.send(input).await;
                     stdin.finish().await;
                     let _held = stdin;
@@ -198,7 +196,7 @@ async fn collect(output: Output, all: &mut Vec<Bytes>) {
     }
 }
 
-/// Closes a session whose time is up, and says how far its command came.
+/// Closes a session whose time is up, and returns how far its command got.
 async fn out_of_time(control: &Control, end: &mut End, limit: Duration) -> Failure {
     let error = timed_out(limit);
     if control.is_waiting() {
@@ -212,7 +210,7 @@ async fn out_of_time(control: &Control, end: &mut End, limit: Duration) -> Failu
     error.with_execution(execution).into()
 }
 
-/// A command's time is up.
+/// Returns the error for a command whose time is up.
 pub(crate) fn timed_out(limit: Duration) -> Error {
     Error::TimeUp {
         command: "the command".into(),
@@ -220,14 +218,14 @@ pub(crate) fn timed_out(limit: Duration) -> Error {
     }
 }
 
-/// The result of a command that was run to its end.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     /// The exit status, or the reason why it is not known.
     pub outcome: Result<ExitStatus, Failure>,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: Vec<Bytes>,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: Vec<Bytes>,
 }
 
@@ -237,7 +235,7 @@ impl Default for Ran {
     }
 }
 
-/// One that was not begun.
+/// The result of a command that was not started.
 impl From<Failure> for Ran {
     fn from(failure: Failure) -> Self {
         Self {
@@ -251,17 +249,17 @@ impl From<Failure> for Ran {
 /// A connection through the server.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// From the server.
+    /// The direction from the server.
     pub reader: Reader,
-    /// To the server.
+    /// The direction to the server.
     pub writer: Writer,
     pub control: Control,
-    /// Its end. A tunnel has begun when it is there, and has no status.
+    /// The tunnel's end. A tunnel has always begun, and has no exit status.
     pub end: End,
 }
 
 impl Tunnel {
-    /// One of this process's engine.
+    /// Returns a tunnel of this process's engine.
     pub(crate) fn of_engine(stream: ChannelStream, recorded: Recorded) -> Self {
         let course = Arc::new(Course::default());
         let closer = stream.closer();

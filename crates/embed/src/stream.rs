@@ -1,4 +1,4 @@
-//! The bytes of sessions and tunnels, over both ways, and whether their end was the server's word.
+//! The data of sessions and tunnels, from an engine or the daemon. Streams know if the server has ended them.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::conversation::Course;
 /// The size of one read from a socket or a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// Less than this is copied to where it fits, so that small pieces that are kept keep no large ones.
+/// Smaller pieces are copied into buffers that fit, so that kept pieces do not hold large ones.
 const SMALL: usize = CHUNK / 4;
 
-/// Pieces taken at once: 512 KiB of sshd's packets.
+/// The most pieces taken at once: 512 KiB of sshd's packets.
 const PIECES: usize = 16;
 
-/// One direction towards the program. What is not read stays with the server.
+/// The direction to the program. Unread data stays with the server.
 #[derive(Debug)]
 pub struct Reader(Source);
 
@@ -45,12 +45,12 @@ impl Reader {
         Self(Source::Socket(socket, course))
     }
 
-    /// One that has ended, by the other side's word.
+    /// Returns a stream that the other side has ended.
     pub fn at_end() -> Self {
         Self(Source::Ended)
     }
 
-    /// Adds what is there to `pieces`, and waits while there is nothing. 0 at the end. Cancel-safe.
+    /// Adds available data to `pieces`, waiting if there is none. Returns 0 at the end. Cancel-safe.
     pub async fn chunks(&mut self, pieces: &mut Vec<Bytes>) -> usize {
         match &mut self.0 {
             Source::Channel(reader) => reader.chunks(pieces, PIECES).await,
@@ -67,8 +67,8 @@ impl Reader {
         }
     }
 
-    /// Returns whether the end was the other side's word, and the stream was not cut off. To be asked at the end; waits
-    /// until it is known.
+    /// Returns true if the other side has ended the stream, and it was not cut off. To be called at the end; waits
+    /// until this is known.
     pub async fn is_complete(&self) -> bool {
         match &self.0 {
             Source::Channel(reader) => reader.is_complete(),
@@ -78,11 +78,11 @@ impl Reader {
     }
 }
 
-/// Reads what there is. No buffer is there while nothing comes: most streams are silent most of the time.
+/// Reads the available data. Allocates no buffer while nothing arrives, since most streams are silent most of the time.
 async fn read_socket(socket: &OwnedReadHalf, pieces: &mut Vec<Bytes>) -> usize {
     let before = pieces.len();
     while pieces.len() == before {
-        // The daemon's end is gone with the daemon: the session's outcome tells of it.
+        // The daemon's end is gone with the daemon, which the session's outcome reports.
         if socket.readable().await.is_err() {
             return 0;
         }
@@ -103,7 +103,7 @@ async fn read_socket(socket: &OwnedReadHalf, pieces: &mut Vec<Bytes>) -> usize {
     pieces.len() - before
 }
 
-/// One direction from the program.
+/// The direction from the program.
 #[derive(Debug)]
 pub struct Writer(Drain);
 
@@ -131,10 +131,10 @@ impl Writer {
         Self(Drain::Ended)
     }
 
-    /// Hands over `data`, as soon as there is room.
+    /// Sends `data` as soon as there is room.
     ///
     /// # Errors
-    /// `BrokenPipe` once nobody takes it any more.
+    /// `BrokenPipe` once the other side takes no more.
     pub async fn send(&mut self, data: Bytes) -> io::Result<()> {
         match &mut self.0 {
             Drain::Channel(writer) => writer.send(data).await,
@@ -145,7 +145,7 @@ impl Writer {
         }
     }
 
-    /// Ends the stream behind what was sent. One whose reader is gone needs no end.
+    /// Ends the stream after the data so far. Does nothing if the reader has gone.
     pub async fn finish(&mut self) {
         match &mut self.0 {
             Drain::Channel(writer) => writer.finish(),
@@ -155,8 +155,7 @@ impl Writer {
         }
     }
 
-    /// Waits until all that was sent is on its way to the server, as far as that is known on this side: closing the
-    /// session drops what is not.
+    /// Waits until all data is on its way to the server, if this side can tell. Closing the session drops the rest.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -167,8 +166,8 @@ impl Writer {
         }
     }
 
-    /// Returns the number of bytes that the server takes now, as far as that is known on this side; with `waits`, waits
-    /// until it takes some.
+    /// Returns the number of bytes that the server accepts now, if this side can tell. With `waits`, waits until there
+    /// are some.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -180,24 +179,24 @@ impl Writer {
         }
     }
 
-    /// Waits until what it leads to is over.
+    /// Waits until the other side takes no more.
     pub async fn wait_for_close(&self) {
         match &self.0 {
             Drain::Channel(writer) => writer.wait_for_close().await,
             Drain::Socket(_, course) => drop(course.end.wait().await),
-            // Whoever writes into a pipe without a reader finds out.
+            // Writing into a pipe without a reader fails.
             Drain::Pipe(_) | Drain::Ended => std::future::pending().await,
         }
     }
 }
 
-/// The two ends of a pipe within the program.
+/// Returns the two ends of a pipe within the program.
 pub fn pipe(stream: DuplexStream) -> (Reader, Writer) {
     let (reader, writer) = tokio::io::split(stream);
     (Reader(Source::Pipe(reader)), Writer(Drain::Pipe(writer)))
 }
 
-/// Both directions of a channel of this process's engine as one stream; `None` for any other.
+/// Joins both directions of a channel of this process's engine; `None` for other streams.
 pub fn join(reader: Reader, writer: Writer) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
     match (reader.0, writer.0) {
         (Source::Channel(reader), Drain::Channel(writer)) => Some(tokio::io::join(reader, writer)),

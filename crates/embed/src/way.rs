@@ -1,4 +1,4 @@
-//! The way to a host: an engine in this process, or the daemon.
+//! The way to a host: through an engine in this process, or the daemon.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -26,7 +26,7 @@ use crate::recorded::{record, unless_failed};
 use crate::route::Route;
 use crate::session::{Program, Ran, Session, SessionOptions, Tunnel, timed_out};
 
-/// The way on which sessions and tunnels are opened.
+/// The way to open sessions and tunnels on a host.
 #[derive(Debug)]
 pub struct Way(Reach);
 
@@ -36,14 +36,14 @@ enum Reach {
     Engine {
         host: Box<Host>,
         recorder: Recorder,
-        /// The resolver and the world; `None` for a host that the program has described itself.
+        /// The resolver and the environment; `None` for a host that the program has described itself.
         resolved: Option<(Engine, Arc<World>)>,
     },
     Daemon(Arc<Daemon>),
 }
 
 impl Way {
-    /// The way to a host of this engine that the program has described itself.
+    /// Returns the way to a host of this engine that the program has described itself.
     pub fn to_host(host: Host, engine: &ProgramEngine) -> Self {
         Self(Reach::Engine {
             host: Box::new(host),
@@ -52,11 +52,11 @@ impl Way {
         })
     }
 
-    /// Finds the way to a destination. `engine` is asked for where the daemon is not to do it, or cannot: because it stands
-    /// elsewhere in the system, where the same names mean other hosts.
+    /// Finds the way to a destination. `engine` is called if the daemon is not wanted or cannot be used, because it
+    /// runs in namespaces where the same names mean other hosts.
     ///
     /// # Errors
-    /// The daemon cannot be reached; the destination cannot be resolved.
+    /// The daemon cannot be reached, or the destination cannot be resolved.
     pub async fn find(
         destination: &Destination,
         engine: impl AsyncFnOnce() -> Result<ProgramEngine, Failure>,
@@ -67,7 +67,7 @@ impl Way {
         Self::through_engine(destination, engine().await?).await
     }
 
-    /// The way to a destination through an engine of this process.
+    /// Returns the way to a destination through an engine of this process.
     ///
     /// # Errors
     /// The destination cannot be resolved.
@@ -80,7 +80,7 @@ impl Way {
         }))
     }
 
-    /// The host, where this process's engine reaches it.
+    /// Returns the host if this process's engine reaches it.
     pub fn host(&self) -> Option<&Host> {
         match &self.0 {
             Reach::Engine { host, .. } => Some(host),
@@ -88,7 +88,7 @@ impl Way {
         }
     }
 
-    /// Connects, if nothing is connected yet.
+    /// Connects, unless there is a connection.
     ///
     /// # Errors
     /// It cannot be connected to.
@@ -110,19 +110,19 @@ impl Way {
         }
     }
 
-    /// Starts a session with its input, output and error output where `routes` say.
+    /// Starts a session with its input, output and error output routed by `routes`.
     ///
     /// # Errors
-    /// Nothing was begun.
+    /// Nothing was started.
     pub async fn session(&self, options: &SessionOptions, routes: [Route; 3]) -> Result<Session, Failure> {
         self.start(options, routes, None).await
     }
 
-    /// The same. `limit` is for the daemon, which keeps the time because it knows how far the command came; of an engine of this
-    /// process, the caller keeps it.
+    /// The same. The daemon enforces `limit`, because it knows how far the command got. With an engine of this process,
+    /// the caller does.
     ///
     /// # Errors
-    /// Nothing was begun.
+    /// Nothing was started.
     pub async fn start(
         &self,
         options: &SessionOptions,
@@ -148,7 +148,7 @@ impl Way {
         }
     }
 
-    /// Runs a command to its end, in no more time than `limit`; without `input`, its standard input is empty.
+    /// Runs a command to its end, for at most `limit`. Without `input`, its standard input is empty.
     pub async fn run(&self, options: &SessionOptions, input: Option<Bytes>, limit: Option<Duration>) -> Ran {
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let stdin = if input.is_some() {
@@ -170,7 +170,7 @@ impl Way {
         }
     }
 
-    /// Opens a tunnel to a TCP port as seen from the server, for somebody at `from`.
+    /// Opens a tunnel to a TCP port as seen from the server, on behalf of a client at `from`.
     ///
     /// # Errors
     /// The server refuses, or cannot be connected to.
@@ -212,7 +212,7 @@ impl Way {
         }
     }
 
-    /// Has the server listen on a TCP port or a Unix socket.
+    /// Makes the server listen on a TCP port or a Unix socket.
     ///
     /// # Errors
     /// As [`Self::tcp`].
@@ -223,8 +223,8 @@ impl Way {
         }
     }
 
-    /// Listens on a Unix socket of this machine and carries its clients to the target, which the server connects to, until
-    /// `cancelled`. Says when it is `listening`.
+    /// Listens on a local Unix socket and connects its clients to the target through the server, until `cancelled`.
+    /// Calls `listening` once it listens.
     ///
     /// # Errors
     /// The socket cannot be listened on.
@@ -252,10 +252,11 @@ impl Way {
         }
     }
 
-    /// Starts a forwarding with the engine of this process.
+    /// Starts a forwarding with this process's engine.
     ///
     /// # Errors
-    /// It cannot be listened; the daemon has the host, whose forwardings last as long as the client that asks for them.
+    /// The address cannot be listened on, or the daemon has the host: its forwardings end with the client that asks for
+    /// them.
     pub async fn forward(&self, kind: ForwardKind, forward: &Forward) -> Result<Forwarding, Failure> {
         let Reach::Engine { host, recorder, .. } = &self.0 else {
             let why = "the daemon makes no forwarding that a program holds";
@@ -266,7 +267,7 @@ impl Way {
         Ok(Forwarding { handle, entry })
     }
 
-    /// Copies to or from the host, and from and to this machine.
+    /// Copies between the host and this machine.
     ///
     /// # Errors
     /// As [`trunkline::transfer::copy`].
@@ -282,7 +283,7 @@ impl Way {
                 let subject = || Subject::transfer(host.config(), sources, target);
                 record(recorder, host, subject).await?
             }
-            // The daemon records the SFTP session that it goes over.
+            // The daemon records the SFTP session that carries the copy.
             Reach::Daemon(_) => None,
         };
         if let Some(entry) = &recorded {
@@ -303,7 +304,7 @@ impl Way {
         self.sftp_with(Vec::new()).await
     }
 
-    /// The same, with variables for the environment of its server, which takes only those that its AcceptEnv names.
+    /// The same, with environment variables for its server, which accepts only those in its AcceptEnv.
     ///
     /// # Errors
     /// As [`Self::tcp`].
@@ -328,7 +329,7 @@ impl Way {
         }
     }
 
-    /// The connections of the host.
+    /// Returns the connections of the host.
     ///
     /// # Errors
     /// The daemon cannot be reached.
@@ -339,8 +340,8 @@ impl Way {
         }
     }
 
-    /// Closes the connections to the host's account once what runs on them has ended, and tells how many they are. What is
-    /// started from now on connects anew.
+    /// Closes the connections to the host's account once their sessions have ended, and returns their number. Later
+    /// requests connect again.
     ///
     /// # Errors
     /// The daemon cannot be reached.
@@ -355,7 +356,7 @@ impl Way {
     }
 }
 
-/// Opens an SFTP session of this process's engine, which the audit trail gets to its end.
+/// Opens an SFTP session with this process's engine, recorded in the audit trail until its end.
 async fn recorded_sftp(
     host: &Host,
     recorder: &Recorder,
@@ -374,10 +375,10 @@ async fn recorded_sftp(
     Ok(opened.await.inspect_err(|error| entry.fail(error))?)
 }
 
-/// A forwarding of this process's engine. Dropping it ends the listening, as [`ForwardHandle`] does.
+/// A forwarding of this process's engine. Dropping it closes its listener, like [`ForwardHandle`].
 pub struct Forwarding {
     handle: ForwardHandle,
-    /// Its record in the audit trail, to its end.
+    /// The forwarding's record in the audit trail, which ends with it.
     entry: Entry,
 }
 
@@ -407,7 +408,7 @@ fn tunnel(program: &protocol::Program) -> Subject {
     Subject::default().running(program)
 }
 
-/// Returns the program and options of a session, with ssh_config's settings for its host's sessions, as in the daemon.
+/// Applies ssh_config's settings for a host's sessions to a session's program and options, as the daemon does.
 fn configure(options: &SessionOptions, host: &Host, world: &World) -> Result<SessionOptions, Failure> {
     let config = host.config();
     let mut options = options.clone();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The delay before something that failed is tried again: each time twice as long, up to a bound.
+/// The delay before a failed action is tried again: doubled each time, up to a bound.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,13 +20,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits for `first` after the first failure, and never for longer than `longest`.
+    /// Returns a backoff with `first` after the first failure, and at most `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// The pause after so many failures in a row; none after none.
+    /// Returns the pause after this many consecutive failures; zero after none.
     #[must_use]
     pub fn pause_after(self, failures: u32) -> Duration {
         let Some(doubled) = failures.checked_sub(1) else {

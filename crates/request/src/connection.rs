@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 pub struct ConnectionReport {
     /// The result of its handshake; `None` while it is being made.
     pub handshake: Option<Handshake>,
-    /// The round-trip time as last measured, in seconds.
+    /// The last measured round-trip time, in seconds.
     #[serde(with = "seconds")]
     pub rtt: Option<Duration>,
-    /// Sessions that run.
+    /// Running sessions.
     pub sessions: u32,
     /// Tunnels.
     pub tunnels: u32,
     /// Sessions opened ahead.
     pub spares: usize,
-    /// Whether its traffic keeps new sessions away.
+    /// True if its traffic keeps new sessions away.
     pub busy: bool,
-    /// Whether its server has not answered for so long that new sessions go to another connection, where there may be one.
+    /// True if its server has not answered for so long that new sessions use another connection, if possible.
     pub silent: bool,
-    /// Its traffic as last measured, in bits a second.
+    /// The last measured traffic, in bits per second.
     pub rate: u64,
     /// Bytes sent.
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// After how many seconds it is closed if nothing uses it; `None` while something does, and where it is kept.
+    /// The seconds until it is closed if nothing uses it; `None` while it is in use or kept open.
     #[serde(with = "seconds", default)]
     pub closes_in: Option<Duration>,
 }
 
-/// Times as a number of seconds, as programs that read JSON expect it.
+/// Times as a number of seconds, as usual in JSON.
 mod seconds {
     use std::time::Duration;
 
@@ -57,11 +57,10 @@ mod seconds {
     }
 }
 
-/// The algorithms and keys that client and server have agreed on. Algorithms have the names of RFC 4250 section 4.11
-/// and its successors.
+/// The negotiated algorithms and keys. Algorithms have the names of RFC 4250 section 4.11 and its successors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handshake {
-    /// Seconds since 1970 when authentication succeeded.
+    /// The time of authentication, in seconds since 1970.
     pub since: u64,
     /// The server's identification.
     pub server: String,
@@ -71,14 +70,14 @@ pub struct Handshake {
     pub host_key: String,
     /// The cipher towards the server.
     pub cipher: String,
-    /// The MAC towards the server; `None` where the cipher authenticates by itself.
+    /// The MAC towards the server; `None` if the cipher authenticates by itself.
     pub mac: Option<String>,
-    /// Whether payloads are compressed.
+    /// True if payloads are compressed.
     pub compressed: bool,
-    /// The last line of what the server said before its identification, safe to show; or empty.
+    /// The server's last line before its identification, safe to display; or empty.
     pub greeting: String,
-    /// The log-in: methods, and the key's type, fingerprint and place.
+    /// The log-in: methods, and the key's type, fingerprint and location.
     pub log_in: String,
-    /// The check of the host key: where it was known from, or which rule accepted it.
+    /// The check of the host key: where it was known, or which rule accepted it.
     pub host_key_check: String,
 }

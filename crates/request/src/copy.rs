@@ -8,7 +8,7 @@ use serde_bytes::ByteBuf;
 
 use crate::mode::ModeChange;
 
-/// Returns whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
+/// Returns true if a path refers to a descriptor of the process that opens it, such as /dev/stdin.
 pub fn is_descriptor(path: &Path) -> bool {
     let names = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
     names.iter().any(|name| path == Path::new(name))
@@ -20,59 +20,60 @@ pub fn is_descriptor(path: &Path) -> bool {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CopyOptions {
-    /// Directories too, with all that is in them.
+    /// Copy directories with their contents.
     pub recursive: bool,
-    /// Keep modification times and permissions; set-user-ID and set-group-ID are for an owner, who is not kept.
+    /// Keep modification times and permissions, except set-user-ID and set-group-ID, which are for an owner that is not
+    /// kept.
     pub preserve: bool,
-    /// Keep owners and groups, too, and what is set for them, if the target's side is root: by their names, or by their
-    /// numbers where an end has no such name.
+    /// Also keep owners, groups, set-user-ID and set-group-ID, if the target's side is root: by name, or by number if
+    /// an end does not have the name.
     pub owners: bool,
-    /// Keep them by their numbers alone; the target's side has to be root.
+    /// Keep owners by number only. The target's side must be root.
     pub numeric_ids: bool,
     /// Changes to the source's permissions before they apply.
     pub chmod: Vec<ModeChange>,
-    /// Names of one file at the source become names of one file at the target.
+    /// Keep hard links: names of one file at the source become names of one file at the target.
     pub hard_links: bool,
-    /// A backup name for replaced and deleted files.
+    /// Keep replaced and deleted files as backups.
     pub backup: Option<Backup>,
-    /// Leave out what the target has in the same version or a newer one, by its time.
+    /// Skip files that the target has with the same time or a later one.
     pub update: bool,
-    /// The comparison that shows that a file of the target need not be copied again.
+    /// The comparison by which a file of the target counts as up to date.
     pub compare: Comparison,
-    /// Keep what was copied of a large file when the copy ends in its middle, and resume from there: from what both ends'
-    /// hashes show to be right.
+    /// Keep the copied part of a large file when the copy is interrupted, and resume from the part for which both ends'
+    /// hashes match.
     pub partial: bool,
-    /// Compare the hashes of both ends when everything was copied.
+    /// Compare the hashes of both ends when everything is copied.
     pub verify: bool,
-    /// Have each file on its disk before it gets its name.
+    /// Write each file to its disk before it is renamed into place.
     pub sync: bool,
-    /// Show what would be copied and deleted, and do neither.
+    /// Only report what would be copied and deleted.
     pub dry_run: bool,
-    /// The rules for names that are left out, and kept if the target has them: the first rule that matches decides.
+    /// The rules for names that are skipped, and kept at the target. The first rule that matches decides.
     pub filters: Vec<FilterRule>,
-    /// The only paths below the source that are copied, and directories that lead to them.
+    /// The only paths below the source to copy, with the directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
-    /// Directories that `only` lists are copied with their contents.
+    /// Copy directories in `only` with their contents.
     pub only_recursive: bool,
-    /// The fewest bytes of a file that is copied; smaller files stay where the target has them.
+    /// The smallest file to copy, in bytes. Smaller files of the target are kept.
     pub min_size: Option<u64>,
-    /// The most bytes of a file that is copied; larger files stay where the target has them.
+    /// The largest file to copy, in bytes. Larger files of the target are kept.
     pub max_size: Option<u64>,
-    /// Leave out links that lead out of the tree.
+    /// Skip links that lead out of the tree.
     pub safe_links: bool,
-    /// Delete what the target has in directories that are copied and the source has not, when everything was copied.
+    /// Delete files of the target that copied directories of the source do not have, once everything is copied.
     pub delete: bool,
-    /// Delete names that the filters leave out, too.
+    /// Also delete names that the filters skip.
     pub delete_excluded: bool,
-    /// Leave out what the target has, in whatever version.
+    /// Skip files that the target has in any version.
     pub ignore_existing: bool,
-    /// Make the target's directory and those above it.
+    /// Create the target's directory and its parents.
     pub mkdir: bool,
-    /// Bytes a second at most.
+    /// The rate limit in bytes per second.
     pub limit: Option<u64>,
-    /// Sessions for large files; `None` for as many as the distance is worth.
+    /// The number of sessions for large files; `None` chooses by the distance.
     pub streams: Option<usize>,
-    /// The mask for permissions of new files on this machine.
+    /// The mask for permissions of new local files.
     pub umask: u32,
 }
 
@@ -110,12 +111,12 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
-    /// Returns whether what the target has decides what is copied.
+    /// Returns true if the files of the target affect what is copied.
     pub fn looks_first(&self) -> bool {
         self.update || self.ignore_existing || self.compare != Comparison::Nothing
     }
 
-    /// The permissions that are kept where permissions are.
+    /// Returns the permission bits that are kept if permissions are.
     pub fn kept_bits(&self) -> u32 {
         let sets_ids = self.owners || self.chmod.iter().any(ModeChange::sets_ids);
         if sets_ids { 0o7777 } else { 0o1777 }
@@ -125,19 +126,20 @@ impl CopyOptions {
 /// The place for replaced and deleted files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backup {
-    /// A directory, from the target's on; `None` for beside what takes its place.
+    /// A directory, relative to the target's; `None` for beside the replacement.
     pub directory: Option<ByteBuf>,
-    /// Behind its name.
+    /// The suffix of backups' names.
     pub suffix: ByteBuf,
 }
 
 impl Backup {
-    /// The path of what was at `target`, a path below the target's root: below the backups' directory, or that root.
+    /// Returns the backup's path for `target`, a path below the target's root: relative to the backups' directory, or
+    /// that root.
     pub fn path(&self, target: &[u8]) -> Vec<u8> {
         [target, &self.suffix].concat()
     }
 
-    /// Returns whether a path below the target's root, as which `root` was named, is one of a backup.
+    /// Returns true if a path below the target's root, which was named `root`, is that of a backup.
     pub fn has(&self, root: &[u8], target: &[u8]) -> bool {
         let Some(directory) = &self.directory else {
             return target.ends_with(&self.suffix);
@@ -154,11 +156,11 @@ impl Backup {
     }
 }
 
-/// The comparison that shows that a file of the target is the source's: rsync's rules. What of its time and permissions
-/// differs then is set, where they are kept.
+/// The comparison by which a file of the target counts as up to date, by rsync's rules. Times and permissions that
+/// differ are then set, if they are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Comparison {
-    /// Nothing does: every file is copied.
+    /// No comparison: every file is copied.
     #[default]
     Nothing,
     /// The same size, and the same time in whole seconds.
@@ -169,26 +171,26 @@ pub enum Comparison {
     Content,
 }
 
-/// The differences of a name from the source.
+/// The differences between a name at the target and at the source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes(u8);
 
 impl Changes {
-    /// Nothing has the name.
+    /// The target does not have the name.
     pub const NEW: Self = Self(1);
-    /// It is something else: a link, and not a file.
+    /// The kind differs: a link instead of a file.
     pub const KIND: Self = Self(1 << 1);
-    /// The file's size.
+    /// The size differs.
     pub const SIZE: Self = Self(1 << 2);
-    /// The time of its last modification.
+    /// The modification time differs.
     pub const TIME: Self = Self(1 << 3);
-    /// Its permissions.
+    /// The permissions differ.
     pub const MODE: Self = Self(1 << 4);
-    /// Its content, or where the link leads.
+    /// The content differs, or the link's target.
     pub const CONTENT: Self = Self(1 << 5);
-    /// Its owner or group.
+    /// The owner or group differs.
     pub const OWNER: Self = Self(1 << 6);
-    /// That it is another name of a file.
+    /// It is not another name of the same file.
     pub const LINK: Self = Self(1 << 7);
 
     const WORDS: [(Self, &str); 8] = [
@@ -202,17 +204,17 @@ impl Changes {
         (Self::LINK, "link"),
     ];
 
-    /// Returns whether nothing is.
+    /// Returns true if there are no differences.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns whether any of `others` is among them.
+    /// Returns true if any of `others` is among the differences.
     pub fn has(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
 
-    /// Them in a word each.
+    /// Returns the differences, each as a word.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let words = Self::WORDS.iter().filter(move |(change, _)| self.has(*change));
         words.map(|(_, word)| *word)
@@ -233,24 +235,24 @@ impl std::ops::BitOrAssign for Changes {
     }
 }
 
-/// A name that is left out, or is not although a later rule says so. Patterns are rsync's:
+/// A rule for a name to be skipped, or included although a later rule skips it. Patterns are rsync's:
 ///
 /// - `*` is any text without a slash, `**` any text, `?` a byte other than a slash, `[a-z]` one of a class;
-/// - one that begins with a slash begins at the source directory, another one behind any slash;
-/// - one that ends with a slash is for directories; `name/***` is for a directory and what is in it;
-/// - one without a slash and without `**` is matched with the last part of a path, another one with all of it.
+/// - a pattern that begins with a slash starts at the source directory, others after any slash;
+/// - a pattern that ends with a slash is for directories; `name/***` is for a directory and its contents;
+/// - a pattern without a slash or `**` is matched with the last part of a path, others with all of it.
 ///
-/// A directory that is left out takes what is in it along.
+/// The contents of a skipped directory are skipped, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterRule {
-    /// It is copied.
+    /// True if the name is copied.
     pub include: bool,
-    /// The names.
+    /// The pattern of names.
     #[serde(with = "serde_bytes")]
     pub pattern: Vec<u8>,
 }
 
-/// A line of a file of rules that is none.
+/// An invalid line in a file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: write \"+ PATTERN\" for what is copied and \"- PATTERN\" for what is left out")]
 pub struct FilterError {
@@ -259,10 +261,10 @@ pub struct FilterError {
 
 impl FilterRule {
     /// Adds the rules of a file: `+ PATTERN` (or `include PATTERN`) and `- PATTERN` (or `exclude PATTERN`), one a line.
-    /// A line with `!` takes all rules before it away; empty ones and those that begin with `#` or `;` are comments.
+    /// A line with `!` removes all rules before it. Blank lines and those that begin with `#` or `;` are ignored.
     ///
     /// # Errors
-    /// For a line that is something else.
+    /// A line is invalid.
     pub fn read(file: &[u8], rules: &mut Vec<Self>) -> Result<(), FilterError> {
         for (at, line) in file.split(|byte| *byte == b'\n').enumerate() {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -292,7 +294,7 @@ impl FilterRule {
     }
 }
 
-/// An event of a name.
+/// An event about a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyEvent {
     /// It was copied, or would be.
@@ -300,12 +302,12 @@ pub enum CopyEvent {
         /// The target's path.
         #[serde(with = "path")]
         path: Bytes,
-        /// Its length; 0 for what is not a file.
+        /// Its length; 0 if it is not a file.
         length: u64,
-        /// The reasons; empty if they were not looked for.
+        /// The differences; empty if they were not determined.
         changes: Changes,
     },
-    /// The target has it already; its time or permissions were set, or would be.
+    /// The target has it already; only its time or permissions were set, or would be.
     Adjusted {
         /// The target's path.
         #[serde(with = "path")]
@@ -319,46 +321,46 @@ pub enum CopyEvent {
         #[serde(with = "path")]
         path: Bytes,
     },
-    /// The source has it no more, and it was deleted at the target, or would be.
+    /// The source does not have it, and it was deleted at the target, or would be.
     Deleted {
         /// The target's path.
         #[serde(with = "path")]
         path: Bytes,
     },
-    /// A peculiarity of the server, and the way in which everything is copied because of it.
+    /// A peculiarity of the server that changes how everything is copied.
     Note {
         /// A sentence.
         message: String,
     },
-    /// It could not be copied. The others continue.
+    /// It could not be copied. The copy continues.
     Failed {
         /// The path that could not be read or written.
         #[serde(with = "path")]
         path: Bytes,
         /// The reason, in a sentence that names the file.
         message: String,
-        /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
+        /// The errno of this machine for the reason; `None` if there is none, or the server did not say.
         errno: Option<i32>,
-        /// The obstacle, where a copy with other options would not meet it.
+        /// The obstacle, if other options would avoid it.
         obstacle: Option<Obstacle>,
-        /// The reason was told before, of another name: its directory is not there, or nothing more can be written.
+        /// The reason was already reported for another name: a missing directory, or a full disk.
         below: bool,
     },
 }
 
-/// An obstacle to a file that other options of a copy would remove.
+/// An obstacle that other options of a copy would avoid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Obstacle {
-    /// The directory that it goes into is not there.
+    /// The file's directory does not exist.
     NoDirectory,
-    /// It is a directory.
+    /// The source is a directory.
     Directory,
-    /// Its owner could not be set.
+    /// The owner could not be set.
     Owner,
 }
 
-/// Paths as serde's byte strings.
+/// Paths as byte strings for serde.
 mod path {
     use bytes::Bytes;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -372,63 +374,63 @@ mod path {
     }
 }
 
-/// A reason for a copy to wait.
+/// The reason why a copy waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// The first session with a host.
+    /// It is opening the first session with a host.
     Connecting {
-        /// Its name.
+        /// The host's name.
         host: String,
     },
-    /// Another session with a host whose sessions were lost.
+    /// It is opening another session with a host whose sessions were lost.
     Lost {
-        /// Its name.
+        /// The host's name.
         host: String,
-        /// The time limit for the attempts, if none succeeds.
+        /// The seconds until it gives up.
         seconds: u64,
     },
-    /// Both ends hash the part that an earlier copy left.
+    /// Both ends are hashing the part that an earlier copy left.
     Checking {
         /// Its length.
         bytes: u64,
-        /// The bytes of it that are hashed.
+        /// The bytes hashed so far.
         done: u64,
     },
 }
 
-/// A copy's state at a moment, and its summary at the end.
+/// The state of a copy at a moment, and the summary at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Bytes of files that have arrived.
     pub bytes: u64,
-    /// Bytes that are known to have to.
+    /// Bytes of files to be copied, as far as known.
     pub total_bytes: u64,
     /// Names that are done: files, directories and links.
     pub files: u64,
     /// Names that were found.
     pub total_files: u64,
-    /// Names left out because the target has them.
+    /// Names skipped because the target has them.
     pub skipped: u64,
-    /// Names that the target has, of which the time or permissions were set.
+    /// Names of which only the time or permissions were set.
     pub adjusted: u64,
-    /// Bytes of all files that were found, whether they are to be moved or not.
+    /// Bytes of all files found, whether they have to be moved or not.
     pub found_bytes: u64,
     /// Names that failed.
     pub failed: u64,
     /// Names that were deleted at the target.
     pub deleted: u64,
-    /// Bytes that were there from an earlier attempt, and not sent again.
+    /// Bytes that an earlier attempt had moved.
     pub resumed: u64,
-    /// The most sessions there were at once.
+    /// The most sessions at the same time.
     pub streams: u64,
-    /// Whether the copy found out on its way that compression pays, and goes over connections that compress.
+    /// True if the copy found that compression pays, and switched to connections that compress.
     pub compressed: bool,
-    /// Whether all names have been found, so that the totals are final.
+    /// True if all names have been found, so that the totals are final.
     pub counted: bool,
-    /// The target's path of what was begun last.
+    /// The target's path of the name started last.
     #[serde(with = "path")]
     pub current: Bytes,
-    /// The reason to wait, if nothing moves because of it.
+    /// The reason why nothing moves, if any.
     pub waiting: Option<Waiting>,
 }
 

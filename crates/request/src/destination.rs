@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A destination, before ssh_config applies.
 ///
-/// The host is an alias, a name or an address, exactly as typed; only resolving it tells which. Both parts are
-/// free of the characters that OpenSSH refuses because they reach a shell through `%h` and `%r`.
+/// The host is an alias, a name or an address, as typed; only resolving it tells which. Neither part contains
+/// characters that OpenSSH refuses because they reach a shell through `%h` and `%r`.
 ///
 /// ```
 /// use trunkline_request::destination::Destination;
@@ -22,19 +22,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct Destination {
-    /// The remote user, where one was typed.
+    /// The remote user, if typed.
     pub user: Option<String>,
-    /// The alias, name or address. Never empty, never begins with `-`; an address from a URI is without brackets.
+    /// The alias, name or address. Never empty, never begins with `-`. An address from a URI is without brackets.
     pub host: String,
-    /// The port, where one was typed (only a URI or a jump host carries one); 1 to 65535.
+    /// The port, if typed (only in a URI or a jump host); 1 to 65535.
     pub port: Option<u16>,
 }
 
 impl Destination {
-    /// A destination of the three parts.
+    /// Returns a destination of these parts.
     ///
     /// # Errors
-    /// As for parsing: an empty host, a part that begins with `-`, a character that a shell would act on, port 0.
+    /// As for parsing: an empty host, a part that begins with `-`, a character that is special in a shell, port 0.
     pub fn new(user: Option<&str>, host: &str, port: Option<u16>) -> Result<Self, DestinationError> {
         check_host(host)?;
         user.map_or(Ok(()), check_user)?;
@@ -48,7 +48,7 @@ impl Destination {
         })
     }
 
-    /// Reads one hop of `ProxyJump` or `-J`: `[user@]host[:port]` with an address in brackets, or an `ssh://` URI.
+    /// Parses one hop of `ProxyJump` or `-J`: `[user@]host[:port]` with an address in brackets, or an `ssh://` URI.
     ///
     /// # Errors
     /// As for [`Destination::new`].
@@ -61,9 +61,9 @@ impl Destination {
         Self::new(user, host, port)
     }
 
-    /// As ProxyJump and `-J` take it: `[user@]host[:port]`, an IPv6 address in brackets.
+    /// Formats the destination for ProxyJump and `-J`: `[user@]host[:port]`, with an IPv6 address in brackets.
     ///
-    /// Not the URI of [`fmt::Display`], because OpenSSH 9.2 takes no IPv6 address in one.
+    /// This is not the URI of [`fmt::Display`], because OpenSSH 9.2 accepts no IPv6 address in one.
     #[must_use]
     pub fn as_hop(&self) -> String {
         let user = self
@@ -80,7 +80,7 @@ impl Destination {
         format!("{user}{host}{port}")
     }
 
-    /// As [`fmt::Display`], but without the port: what ssh(1) takes as an argument beside `-p`.
+    /// Formats the destination without its port, as an argument of ssh(1) beside `-p`.
     #[must_use]
     pub fn without_port(&self) -> String {
         match &self.user {
@@ -94,10 +94,10 @@ impl Destination {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DestinationError {
-    /// Nothing where the host belongs.
+    /// The host is missing.
     #[error("the destination names no host")]
     NoHost,
-    /// `@` with nothing before it.
+    /// The user before `@` is missing.
     #[error("the destination has an empty user before \"@\"")]
     EmptyUser,
     /// A host that a shell or ssh's own option parser would misread.
@@ -129,7 +129,7 @@ impl FromStr for Destination {
 }
 
 impl fmt::Display for Destination {
-    /// The shortest text that parses back to the same destination: `[user@]host`, or a URI where there is a port.
+    /// Formats the shortest text that parses back to the same destination: `[user@]host`, or a URI if there is a port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = self.without_port();
         if self.port.is_none() && !plain.starts_with(SCHEME) {
@@ -148,7 +148,7 @@ impl fmt::Display for Destination {
     }
 }
 
-/// The wire form, so that deserialising cannot bypass the checks.
+/// The serialized form, so that deserializing cannot bypass the checks.
 #[derive(Serialize, Deserialize)]
 struct Parts {
     user: Option<String>,
@@ -174,9 +174,9 @@ impl From<Destination> for Parts {
     }
 }
 
-/// The part behind `ssh://`: draft-ietf-secsh-scp-sftp-ssh-uri, as misc.c's `parse_uri` reads it.
+/// Parses the part after `ssh://`: draft-ietf-secsh-scp-sftp-ssh-uri, as misc.c's `parse_uri` does.
 ///
-/// OpenSSH 9.2 refuses every address in brackets here; RFC 3986 section 3.2.2 asks for them, so they are taken.
+/// OpenSSH 9.2 refuses addresses in brackets here, but RFC 3986 section 3.2.2 requires them, so they are accepted.
 fn parse_uri(rest: &str) -> Result<Destination, DestinationError> {
     let malformed = || DestinationError::Uri(format!("{SCHEME}{rest}"));
     let authority = rest.strip_suffix('/').unwrap_or(rest);
@@ -185,7 +185,7 @@ fn parse_uri(rest: &str) -> Result<Destination, DestinationError> {
     }
     let (user, address) = match authority.split_once('@') {
         Some(("", _)) => return Err(DestinationError::EmptyUser),
-        // Connection parameters (";fingerprint=...") are allowed and, as in ssh(1), not used.
+        // Connection parameters (";fingerprint=...") are allowed but unused, as in ssh(1).
         Some((user, address)) => (Some(user.split_once(';').map_or(user, |(user, _)| user)), address),
         None => (None, authority),
     };
@@ -227,15 +227,16 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), DestinationError> {
     if port.is_empty() {
         return Ok((host, None));
     }
-    // `u16::from_str` takes a leading "+", which no port has.
+    // `u16::from_str` accepts a leading "+".
     match port.parse::<u16>() {
         Ok(number) if number != 0 && port.bytes().all(|b| b.is_ascii_digit()) => Ok((host, Some(number))),
         _ => Err(DestinationError::Port(port.into())),
     }
 }
 
-/// ssh.c `valid_hostname`, the answer to CVE-2023-51385: the name reaches shells through `%h`. Nor `@`, which ends the user's name
-/// wherever a destination is read again: an escaped one in a URI would make a user of what was a part of the host.
+/// Checks a host like ssh.c's `valid_hostname`, the answer to CVE-2023-51385, since it reaches shells through `%h`.
+/// Also refuses `@`, which ends the user when a destination is parsed again: an escaped one in a URI would turn a part
+/// of the host into a user.
 fn check_host(host: &str) -> Result<(), DestinationError> {
     if host.is_empty() {
         return Err(DestinationError::NoHost);
@@ -247,13 +248,13 @@ fn check_host(host: &str) -> Result<(), DestinationError> {
     Ok(())
 }
 
-/// ssh.c `valid_ruser`: the name reaches shells through `%r`.
+/// Checks a user like ssh.c's `valid_ruser`, since it reaches shells through `%r`.
 fn check_user(user: &str) -> Result<(), DestinationError> {
     if user.is_empty() {
         return Err(DestinationError::EmptyUser);
     }
     let bytes = user.as_bytes();
-    // An option could follow white space, and a final backslash would swallow what follows.
+    // An option could follow white space, and a final backslash would escape the next character.
     let hides_an_option = bytes
         .windows(2)
         .any(|pair| pair[0].is_ascii_whitespace() && pair[1] == b'-');
@@ -264,7 +265,7 @@ fn check_user(user: &str) -> Result<(), DestinationError> {
     Ok(())
 }
 
-/// Undoes %-escapes (RFC 3986 section 2.1). `None` for a broken escape, a NUL or bytes that are not UTF-8.
+/// Decodes %-escapes (RFC 3986 section 2.1). Returns `None` for a broken escape, a NUL or bytes that are not UTF-8.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut plain = Vec::with_capacity(text.len());
@@ -281,7 +282,7 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(plain).ok()
 }
 
-/// Escapes everything but the unreserved characters of RFC 3986 section 2.3, and `:`, which brackets make plain.
+/// Escapes everything but the unreserved characters of RFC 3986 section 2.3, and `:`, which is unambiguous in brackets.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -385,7 +386,7 @@ mod tests {
         }
     }
 
-    /// Whatever this parser accepts without a URI, the installed ssh reads as the same host and user.
+    /// The installed ssh reads everything that this parser accepts, except for URIs, as the same host and user.
     #[test]
     fn the_installed_ssh_agrees() {
         for text in [
@@ -429,7 +430,7 @@ mod tests {
         #[test]
         fn what_is_displayed_parses_back(user in proptest::option::of("[a-z@%é. ]{1,8}"), host in "[a-z0-9.:%é-]{1,12}", port in proptest::option::of(1u16..)) {
             if let Ok(destination) = Destination::new(user.as_deref(), &host, port) {
-                // A plain form that looks like a URI is not produced: hosts hold no slash here.
+                // Hosts contain no slash here, so no plain form looks like a URI.
                 prop_assert_eq!(destination.to_string().parse::<Destination>().unwrap(), destination);
             }
         }

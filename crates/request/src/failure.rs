@@ -1,4 +1,4 @@
-//! Failures, sorted by who is to blame, and their meaning for the requested command.
+//! Failures, classified by who is to blame, and what they mean for the command.
 
 mod invalid;
 
@@ -11,37 +11,37 @@ use crate::LogLevel;
 
 pub use invalid::Invalid;
 
-/// A failure, as it is reported over the control socket and to programs in other languages.
+/// A failure, as reported over the control socket and to programs in other languages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The party to blame.
     pub kind: ErrorKind,
-    /// Whether the command may have run.
+    /// How far the command may have got.
     pub execution: Execution,
-    /// A sentence for the user, without what became of the command.
+    /// A sentence for the user, without the command's state.
     pub message: String,
-    /// The failure met a command under way, of which its whole text says what became.
+    /// True if a command was running. Then `Display` adds its state.
     pub was_under_way: bool,
-    /// The errno of this machine that says what the system, or a server of a file, said.
+    /// The errno of this machine for the error of the system or of a file's server.
     pub errno: Option<i32>,
     /// The value by which programs distinguish failures of one kind.
     pub cause: Cause,
-    /// The lines that ssh(1) prints instead, for a client in its place; `None` if ssh has none.
+    /// The lines that ssh(1) would print, for a client that stands for it; `None` if ssh has none.
     pub in_words_of_ssh: Option<Vec<WordsOfSsh>>,
 }
 
-/// A line of ssh(1), or several.
+/// One or more lines of ssh(1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordsOfSsh {
-    /// For whom it is. `None` for what is on standard error however quiet it is to be: what ssh does not log, and what another
-    /// ssh says, one for a jump host.
+    /// The level. `None` for lines on standard error at any level: those that ssh does not log, and the output of
+    /// another ssh for a jump host.
     pub level: Option<LogLevel>,
     /// The lines.
     pub text: String,
 }
 
 impl Failure {
-    /// One before the start, of which there is no more to say.
+    /// Returns a failure before the start, without details.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    /// Something that was to be used was closed on this side.
+    /// Returns the failure for a use of something that was closed on this side.
     pub fn closed_locally(what: &str) -> Self {
         Self {
             cause: Cause::Closed,
@@ -62,13 +62,12 @@ impl Failure {
         }
     }
 
-    /// Returns whether it stays as it is until somebody does something about it: another host key, a log-in that is
-    /// refused.
+    /// Returns true if it needs a user's action before trying again: another host key, a refused log-in.
     pub fn is_final(&self) -> bool {
         matches!(self.kind, ErrorKind::HostKey | ErrorKind::Authentication)
     }
 
-    /// The same, seen by a command that may have begun.
+    /// Marks the failure as one after a possible start of the command.
     #[must_use]
     pub fn after_start(mut self) -> Self {
         if self.execution == Execution::DidNotStart {
@@ -106,53 +105,53 @@ pub enum AlgorithmKind {
     Compression,
 }
 
-/// The cause of a failure, with the facts that programs ask for.
+/// The cause of a failure, with facts for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// The kind says it all.
+    /// The kind is all that is known.
     Other,
-    /// The request is malformed, or impossible as it is.
+    /// The request is malformed or impossible.
     Invalid(Invalid),
-    /// A host's name has no address, or nobody could be asked for it.
+    /// A host's name has no address, or could not be looked up.
     Lookup,
     /// The network failed.
     Network {
         /// The address that could not be connected to.
         address: Option<SocketAddr>,
     },
-    /// The server closed the connection without a word.
+    /// The server closed the connection without a message.
     ClosedByPeer,
     /// The server ended the connection with SSH_MSG_DISCONNECT.
     Disconnected {
         /// RFC 4253 section 11.1.
         reason: u32,
-        /// The server's words, or empty.
+        /// The server's message, or empty.
         words: String,
     },
     /// The server shares no algorithm of this kind with us.
     NothingInCommon(AlgorithmKind),
-    /// No authentication method led in.
+    /// All authentication methods failed.
     Authentication {
-        /// Methods by which the server would have continued.
+        /// Methods with which the server would have continued.
         allowed: Vec<String>,
-        /// Whether the last attempt was right, and the server wants one of these besides.
+        /// True if the last attempt succeeded, but the server requires another method.
         partial: bool,
     },
     /// The server refused a channel or a request.
     Refused {
-        /// RFC 4254 section 5.1; 0 where there is none.
+        /// RFC 4254 section 5.1; 0 if there is none.
         reason: u32,
-        /// The server's words, or empty.
+        /// The server's message, or empty.
         words: String,
     },
-    /// The server did not do something to a file.
+    /// The server refused an operation on a file.
     File {
         /// SSH_FX_… (draft-ietf-secsh-filexfer-02 section 7).
         status: u32,
-        /// The server's words, or empty.
+        /// The server's message, or empty.
         words: String,
     },
-    /// The server's SFTP program ended before it began. Neither is known where the server did not say.
+    /// The server's SFTP program ended before it began. Both fields are empty if the server did not say how.
     SftpUnstarted {
         /// Its exit status.
         status: Option<u32>,
@@ -161,20 +160,20 @@ pub enum Cause {
     },
     /// A mux socket serves connections with other settings.
     OtherSettings,
-    /// The system's ssh failed, and could ask nobody.
+    /// The system's ssh failed, and had no one to ask.
     Unattended,
     /// There is no connection, and none was to be made.
     NotConnected(Absence),
-    /// The server ended the connection when it was sent a request with much text, which may be the reason.
+    /// The server ended the connection after a long request, which may be the reason.
     LongText,
-    /// Something that was to be used was closed on this side.
+    /// Something was used after it was closed on this side.
     Closed,
 }
 
 /// The reason why there is no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Absence {
-    /// Nobody has made one, or it has ended.
+    /// It was never made, or has ended.
     #[error("no connection")]
     Unmade,
     /// The master of the system's ssh has died.
@@ -193,14 +192,14 @@ pub enum Absence {
 pub enum Execution {
     /// It did not start. Trying again is safe.
     DidNotStart,
-    /// It was handed to the server and may have started; how it ended is not known.
+    /// It was sent to the server and may have started; its end is not known.
     MayHaveStarted,
     /// It ran to its end.
     Finished,
 }
 
 impl Execution {
-    /// The words that messages and JSON use.
+    /// Returns the words for messages and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DidNotStart => "did not start",
@@ -222,32 +221,32 @@ impl fmt::Display for Execution {
 pub enum ErrorKind {
     /// The server broke the protocol, or shares no algorithm with us.
     Peer,
-    /// The network: unreachable, refused, reset, ended.
+    /// The network: unreachable, refused, reset, closed.
     Network,
-    /// Something took longer than it may.
+    /// A time limit was exceeded.
     Timeout,
     /// The host key is unknown, changed or revoked.
     HostKey,
     /// The server accepted none of our authentication methods.
     Authentication,
-    /// The configuration, or what was asked for.
+    /// The configuration or the request.
     Configuration,
     /// The server refused: a session, a forwarding, a command.
     Limit,
-    /// The server could not do something to a file: it is not there, it may not be touched, the disk is full.
+    /// The server could not handle a file: it is missing, forbidden, or the disk is full.
     File,
     /// This machine: a file, a socket, memory.
     Local,
 }
 
 impl ErrorKind {
-    /// Returns whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps
-    /// something going (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
+    /// Returns true if the cause may be temporary, so that trying again later makes sense. Everything that is kept
+    /// running (a stream, a remote forwarding) decides by this alone. It does not say whether the command ran; see
     /// `Error::execution`.
     ///
-    /// A host key, a log-in and a configuration stay wrong until somebody mends them; meanwhile each attempt is held
-    /// against this side (PerSourcePenalties, locked accounts). What the server said of a file is its answer. This machine
-    /// may run out of descriptors or memory for a while.
+    /// Errors of host keys, log-ins and configurations persist until someone fixes them, and servers penalise further
+    /// attempts (PerSourcePenalties, locked accounts). A server's answer about a file is final. This machine may run
+    /// out of descriptors or memory temporarily.
     pub fn may_pass(self) -> bool {
         match self {
             Self::Peer | Self::Network | Self::Timeout | Self::Limit | Self::Local => true,
@@ -255,7 +254,7 @@ impl ErrorKind {
         }
     }
 
-    /// The name in JSON and logs.
+    /// Returns the name in JSON and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Peer => "peer",
@@ -271,8 +270,7 @@ impl ErrorKind {
     }
 }
 
-/// An error in the system's words alone: without the "(os error 2)" that std puts after each of them, which says nothing to
-/// whoever reads the message.
+/// Formats an error without the "(os error 2)" that std appends, which tells a user nothing.
 ///
 /// ```
 /// let missing = std::io::Error::from_raw_os_error(2);

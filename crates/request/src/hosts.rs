@@ -1,4 +1,4 @@
-//! Lists of hosts, and host list expressions, as pdsh and ClusterShell have them.
+//! Lists of hosts, and host list expressions, as in pdsh and ClusterShell.
 //!
 //! ```
 //! use trunkline_request::hosts::expand;
@@ -7,7 +7,7 @@
 //! # Ok::<(), trunkline_request::hosts::HostListError>(())
 //! ```
 //!
-//! Own code, for errors that name the column and an order that is kept: the `hostlist` crate's error is one string
+//! Written here for errors that name the column and for keeping the order: the `hostlist` crate's error is a string
 //! without a position, and its list has no bound; `nodeset` folds names into sorted sets and brings a command line
 //! parser, a logger and a YAML library.
 
@@ -27,25 +27,25 @@ mod pattern;
 /// The most hosts that one list may name.
 pub const MOST_HOSTS: usize = 1_000_000;
 
-/// One host of a list: its name there, and what to ask for to reach it.
+/// A host of a list: its name there, and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The name in the list, for people.
+    /// The name in the list, for display.
     pub name: String,
     /// The destination.
     pub destination: Destination,
-    /// Arguments as for ssh(1).
+    /// Arguments for ssh(1).
     #[serde(with = "crate::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
 }
 
 impl Target {
-    /// The target that `name` means: `[user@]host[:port]`, an address with a port in brackets, or a URI.
+    /// Parses `[user@]host[:port]`, an address in brackets with a port, or a URI.
     ///
     /// # Errors
-    /// Where `name` is not a destination.
+    /// `name` is not a destination.
     pub fn parse(name: &str) -> Result<Self, DestinationError> {
-        // What has several colons and no bracket is an IPv6 address, as for ssh.
+        // As in ssh, several colons without a bracket are an IPv6 address.
         let is_address = !name.contains('[') && name.matches(':').count() > 1;
         let destination = if is_address {
             name.parse()
@@ -65,7 +65,7 @@ impl Target {
 pub struct Selection {
     /// The hosts to reach over SSH, in the order of the inventory.
     pub targets: Vec<Target>,
-    /// Hosts that were selected but are not for SSH, or cannot be understood.
+    /// Hosts that were selected but do not use SSH, or cannot be understood.
     pub skipped: Vec<Skipped>,
     /// Parts of the pattern that match nothing.
     pub unmatched: Vec<Unmatched>,
@@ -89,25 +89,24 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// The hosts that `expression` names, in its order, each once. Patterns are left as they stand.
+/// Returns the hosts in `expression`, in order, each once. Patterns are not expanded.
 ///
-/// Names are separated by commas or white space. `[01-20]` counts, as wide as its first number is written;
-/// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
-/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment and white space alone separates
-/// nothing: in `web1 root`, the second word may be anything. A relative path begins at `directory`, and at its own directory
-/// inside a file. Brackets that hold a colon are an IPv6 address and stay.
+/// Names are separated by commas or white space. `[01-20]` counts, with the width of its first number; `[1-9/2]` counts
+/// in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` excludes hosts, wherever it stands. `@file`
+/// reads a file of expressions, in which `#` begins a comment, and a line is not split at white space alone: in `web1
+/// root`, the second word may be anything. A relative path starts at `directory`, and inside a file at that file's
+/// directory. Brackets with a colon are an IPv6 address and stay.
 ///
 /// # Errors
-/// With a mark under what is wrong, and the file and line it is in; for more than [`MOST_HOSTS`] hosts; for a file that
-/// cannot be read.
+/// With a mark below the error, and its file and line; for more than [`MOST_HOSTS`] hosts; for a file that cannot be
+/// read.
 pub fn expand(expression: &str, directory: &Path) -> Result<Vec<String>, HostListError> {
     let mut list = HostList::read([expression], directory)?;
     let names = list.take_wanted();
     Ok(list.without_excluded(names))
 }
 
-/// Returns the parts that exclude the hosts of an expression: each of its parts with a `!`. A file's hosts are taken
-/// away one by one.
+/// Converts an expression into exclusions, each with a `!`. A file's hosts are excluded one by one.
 ///
 /// # Errors
 /// As for [`expand`], for files.
@@ -123,16 +122,16 @@ pub fn exclusions(expression: &str, directory: &Path) -> Result<Vec<String>, Hos
     Ok(exclusions)
 }
 
-/// The names and exclusions of host lists, before the patterns among the names are looked up.
+/// The names and exclusions of host lists. Patterns among the names are not expanded yet.
 #[derive(Debug, Default)]
 pub struct HostList {
     wanted: Vec<String>,
     exclusions: Vec<Exclusion>,
-    /// Names that are excluded, with the place of their exclusion.
+    /// Excluded names, with the index of their exclusion.
     unwanted: HashMap<String, usize>,
 }
 
-/// A `!name` of a list.
+/// A `!name` in a list.
 #[derive(Debug)]
 struct Exclusion {
     /// As it was typed, with its `!`.
@@ -142,7 +141,7 @@ struct Exclusion {
 }
 
 impl HostList {
-    /// Reads expressions as [`expand`] does. An exclusion in one of them counts for all.
+    /// Reads expressions as [`expand`] does. An exclusion applies to all of them.
     ///
     /// # Errors
     /// As for [`expand`].
@@ -162,13 +161,12 @@ impl HostList {
         Ok(list)
     }
 
-    /// The names, in order, patterns among them. Names may come twice.
+    /// Returns the names and patterns, in order. Names may repeat.
     pub fn take_wanted(&mut self) -> Vec<String> {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Those names that are not excluded, each once. An exclusion that is a host alone takes it away with every user and
-    /// port.
+    /// Returns the names that are not excluded, each once. Excluding a host excludes it with every user and port.
     pub fn without_excluded(&mut self, mut names: Vec<String>) -> Vec<String> {
         let mut seen = HashSet::new();
         names.retain(|name| !self.excludes(name) && seen.insert(name.clone()));
@@ -198,7 +196,7 @@ impl HostList {
         excluded
     }
 
-    /// The exclusions, as they were typed, that took nothing away.
+    /// Returns the exclusions, as typed, that excluded nothing.
     pub fn idle_exclusions(&self) -> impl Iterator<Item = &str> {
         let idle = self.exclusions.iter().filter(|exclusion| !exclusion.took_any);
         idle.map(|exclusion| exclusion.typed.as_str())
@@ -212,7 +210,7 @@ pub enum HostListError {
     /// The expression is malformed.
     #[error("{place}{problem}\n{}", caret(line, *column))]
     Syntax {
-        /// The file and line, with a separator behind them; empty for what was typed.
+        /// The file and line, followed by a separator; empty for typed expressions.
         place: String,
         /// The line with the error.
         line: String,
@@ -235,25 +233,24 @@ pub enum HostListError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// Files that name one another too deeply, or in a circle.
+    /// Files include one another too deeply, or in a circle.
     #[error("the host list {0} is named through more than {DEEPEST} files")]
     TooDeep(PathBuf),
 }
 
 const DEEPEST: u32 = 8;
 
-/// The longest range that is written out as text; no host name has more digits than this.
+/// The longest number in a range; no host name has more digits.
 const MOST_DIGITS: usize = 18;
 
-/// The number of characters shown on either side of an error in a line: the mark under it has to fit on a terminal of
-/// 80 columns.
+/// The number of characters shown on either side of an error, so that the mark below fits on a terminal of 80 columns.
 const SHOWN: usize = 35;
 
-/// The line, or what is around the column of a long one, and a mark under the column.
+/// Returns the part of a line around a column, with a mark below the column.
 fn caret(line: &str, column: usize) -> String {
     let from = column.saturating_sub(SHOWN);
     let shown = line.chars().skip(from).take(2 * SHOWN);
-    // A mark stands under the right character only if each takes one column.
+    // Each character must take one column, so that the mark is below the right one.
     let shown: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
     let before = if from > 0 { "…" } else { "" };
     let behind = if line.chars().count() > from + 2 * SHOWN {
@@ -349,7 +346,7 @@ impl HostList {
             error,
         })?;
         let directory = file.parent().unwrap_or(Path::new("/"));
-        // As editors of Windows begin a file.
+        // Windows editors begin files with it.
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
@@ -364,7 +361,7 @@ impl HostList {
     }
 }
 
-/// A problem and the byte it is at.
+/// A problem and its byte offset.
 struct Wrong {
     at: usize,
     problem: &'static str,
@@ -390,7 +387,7 @@ impl Wrong {
     }
 }
 
-/// Splits at commas and white space outside brackets; with the byte each item begins at.
+/// Splits at commas and white space outside brackets. Returns items with their byte offsets.
 fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut depth = 0usize;
     let mut start = 0;
@@ -404,7 +401,7 @@ fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
             ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        // The end of the text ends an item even inside brackets, so that its error is found there.
+        // The end of the text ends an item even inside brackets, so that the missing bracket is reported.
         let separates = at == text.len() || depth == 0 && (c == ',' || c.is_whitespace());
         if !separates {
             return None;
@@ -415,13 +412,13 @@ fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A piece of a name.
+/// A part of a name.
 enum Part<'a> {
     Text(&'a str),
     Ranges(Vec<Range>),
 }
 
-/// `first-last/step`, each number at least `width` digits wide.
+/// `first-last/step`, with each number at least `width` digits wide.
 struct Range {
     first: u64,
     last: u64,
@@ -443,7 +440,7 @@ impl Part<'_> {
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Controls, and what turns or joins text without a width of its own.
+/// Returns true for control characters, and for those that turn or join text without a width of their own.
 fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | BYTE_ORDER_MARK)
@@ -466,7 +463,7 @@ fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
         });
     }
     if let Some(at) = name.find('!') {
-        // As ClusterShell writes a difference.
+        // ClusterShell's notation of a difference.
         return Err(Wrong {
             at,
             problem: "an exclusion is an item of its own: put a comma before \"!\"",
@@ -543,7 +540,7 @@ fn range(text: &str) -> Result<Range, &'static str> {
     })
 }
 
-/// Every combination, the last bracket counting fastest.
+/// Generates every combination; the last bracket counts fastest.
 fn write_out(parts: &[Part<'_>], take: &mut impl FnMut(String)) {
     fn go(parts: &[Part<'_>], name: &mut String, take: &mut impl FnMut(String)) {
         let Some((part, rest)) = parts.split_first() else {
@@ -748,7 +745,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in any::<String>(), near in "[a\\[\\]0-9,!/ -]{0,24}") {
-            // A name that is a file is read; this directory has none.
+            // `@` reads files; this directory has none.
             let _ = expand(&text, Path::new("/nonexistent"));
             let _ = expand(&near, Path::new("/nonexistent"));
         }

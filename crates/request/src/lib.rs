@@ -1,7 +1,7 @@
-//! The words of a request, which every other crate says the same things with: where to ([`destination`], [`hosts`]), from which
-//! surroundings ([`World`], [`Vantage`]), with which of ssh's options ([`ssh_options`]), how much to tell
-//! ([`LogLevel`]), how to copy ([`copy`]), what was measured for a path ([`tuning`]), what connections there are
-//! ([`connection`]), what is waited for ([`Waiting`]), and what a failure means ([`failure`]). They travel over the control socket, so that a program needs no engine to say them.
+//! The vocabulary of requests, shared by all other crates: the destination ([`destination`], [`hosts`]), the caller's
+//! environment ([`World`], [`Vantage`]), ssh's options ([`ssh_options`]), the verbosity ([`LogLevel`]), copies
+//! ([`copy`]), measurements of a path ([`tuning`]), connections ([`connection`]), waiting ([`Waiting`]) and failures
+//! ([`failure`]). These types travel over the control socket, so that a program needs no engine to use them.
 
 #![warn(missing_docs)]
 
@@ -33,15 +33,15 @@ pub use world::terminal::{CallersTerminal, Lend, Line};
 pub use world::vantage::{Difference, Vantage};
 pub use world::{Limits, World, current_umask};
 
-/// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing
-/// else, where it sees this variable: the engine would otherwise ask itself forever. It succeeds so that the answer is
-/// the configuration as it is when a mux socket is there, with the ControlPath that ssh would then use.
+/// Set in the environment of every `ssh -G`. A `trunkline up` that is run by a `Match exec` must then succeed at once
+/// without doing anything: otherwise the engine would ask itself forever. It succeeds so that the result is the
+/// configuration with a mux socket, including the ControlPath that ssh would use.
 pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";
 
-/// Set to 1 by who would rather have a command fail than have it make a connection that is not shared.
+/// Set to 1 by users who want a command to fail rather than use a connection that is not shared.
 pub const STRICT: &str = "TRUNKLINE_STRICT";
 
-/// Returns the message for a case that allows only shared connections, and `why` there is none.
+/// Returns the error for a command that may only use shared connections, with the reason `why` there is none.
 #[must_use]
 pub fn not_shared(why: impl std::fmt::Display) -> String {
     format!("{why}, and only shared connections may be used (TRUNKLINE_STRICT=1 or strict_hosts)")

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// `LogLevel`, the quietest first.
+/// The values of `LogLevel`, quietest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogLevel {
     /// No messages.
@@ -26,7 +26,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The level of a word in ssh_config.
+    /// Returns the level for a word in ssh_config.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
@@ -57,10 +57,10 @@ impl LogLevel {
 /// A line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// The time at which it was written.
+    /// The time of writing.
     pub at: SystemTime,
     /// The lowest level that shows it.
     pub level: LogLevel,
-    /// The text, without anything that a terminal would interpret.
+    /// The text, without control characters.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! [`ModeChange`]: permissions as `--chmod` asks for them, by rsync's rules.
+//! [`ModeChange`]: changes of permissions as in `--chmod`, by rsync's rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub struct ModeChange {
     keep: u32,
     set: u32,
     only: Option<Only>,
-    /// `X`: a file that nobody may run stays one.
+    /// `X`: does not make a file executable that is not.
     keeps_running: bool,
 }
 
@@ -19,7 +19,7 @@ enum Only {
     Files,
 }
 
-/// Text that does not describe a change of permissions.
+/// The error for an invalid change of permissions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a change of permissions, such as Dg+s,ug+w,o-rwx,F644")]
 pub struct ModeError(String);
@@ -27,10 +27,11 @@ pub struct ModeError(String);
 const ALL: u32 = 0o7777;
 
 impl ModeChange {
-    /// Reads changes as rsync's `--chmod` has them: `u+rwX`, `go=`, `644`; with `D` or `F` before it for directories or other
-    /// names alone; several with commas. Without `u`, `g`, `o` or `a` the umask counts.
+    /// Parses changes as in rsync's `--chmod`: `u+rwX`, `go=`, `644`; prefixed by `D` or `F` to apply only to
+    /// directories or other names; separated by commas. Without `u`, `g`, `o` or `a` the umask applies.
     ///
     /// # Errors
+    /// The text is invalid.
     /// For text that is something else.
     pub fn read(text: &str, umask: u32) -> Result<Vec<Self>, ModeError> {
         let changes = text.split(',').map(|change| Self::one(change, umask));
@@ -97,7 +98,7 @@ impl ModeChange {
         })
     }
 
-    /// The permissions of a name when all changes have been made.
+    /// Returns the permissions after all changes.
     pub fn apply(changes: &[Self], mode: u32, is_directory: bool) -> u32 {
         let is_run = mode & 0o111 != 0;
         let concerned = changes.iter().filter(|change| match change.only {
@@ -113,7 +114,7 @@ impl ModeChange {
         })
     }
 
-    /// Returns whether it sets set-user-ID or set-group-ID.
+    /// Returns true if it sets set-user-ID or set-group-ID.
     pub fn sets_ids(&self) -> bool {
         self.set & 0o6000 != 0
     }
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn permissions_change_as_rsync_changes_them() {
-        // Each was what `rsync -r --chmod` made of it, with a umask of 027.
+        // Each is the result of `rsync -r --chmod` with a umask of 027.
         for (text, mode, file, directory) in [
             ("644", 0o755, 0o644, 0o644),
             ("D755,F640", 0o600, 0o640, 0o755),

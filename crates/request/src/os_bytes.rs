@@ -1,6 +1,6 @@
-//! Strings of the platform as byte strings, for serde's `with`.
+//! Platform strings as byte strings, for serde's `with`.
 //!
-//! Serde by itself refuses a path that is not UTF-8, and writes an [`OsString`] as an array of numbers.
+//! Serde itself refuses a path that is not UTF-8, and writes an [`OsString`] as an array of numbers.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use serde::{Deserialize as _, Deserializer, Serializer};
 use serde_bytes::ByteBuf;
 
-/// Writes a path or another string of the platform.
+/// Writes a path or another platform string.
 ///
 /// # Errors
 /// The serializer's.
@@ -28,7 +28,7 @@ fn text(bytes: ByteBuf) -> OsString {
     OsString::from_vec(bytes.into_vec())
 }
 
-/// The same for several strings in a row.
+/// The same for a list of strings.
 pub mod list {
     use serde_bytes::Bytes;
 
@@ -52,7 +52,7 @@ pub mod list {
     }
 }
 
-/// The same for a string that may be missing.
+/// The same for an optional string.
 pub mod option {
     use serde::Serialize as _;
     use serde_bytes::Bytes;

@@ -1,10 +1,10 @@
-//! Directories and files that are this user's own: what nobody else can exchange, and whose text nobody else has written.
+//! Directories and files that are this user's own: nobody else can replace them or has written their text.
 //!
-//! A program of root's that is started with another user's HOME (`sudo -E`, a service) must neither write where that user's
-//! links lead, nor do what that user's files say. So each component of a path is opened by itself and without following a
-//! link, and its owner is compared: it has to be this user or root. Links that they have made are followed, others refused.
-//! Whoever is not root may live below somebody else's directory (`/home/group/jo`): only what is below the first directory of
-//! their own has to be theirs, or root's.
+//! A program of root's that runs with another user's HOME (`sudo -E`, a service) must neither write where that user's
+//! links lead, nor follow that user's files. So each component of a path is opened separately without following links,
+//! and its owner must be this user or root. Links that they have made are followed, others refused. A user other than
+//! root may live below another user's directory (`/home/group/jo`): the check starts below the first directory of their
+//! own.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -20,19 +20,20 @@ use rustix::io::Errno;
 
 use crate::words_of;
 
-/// Links that are followed on one way, as by the kernel.
+/// The most links followed on one path, as in the kernel.
 const MOST_LINKS: usize = 40;
-/// The owner that the kernel names for whoever has no number in this user namespace (`/proc/sys/kernel/overflowuid`).
+/// The owner that the kernel reports for users without a number in this user namespace
+/// (`/proc/sys/kernel/overflowuid`).
 const NOBODY: u32 = 65534;
 
-/// Something is not this user's own, or cannot be made or read.
+/// The reason why something is not this user's own, or cannot be created or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnError {
-    /// Somebody else owns a component of the path.
+    /// Another user owns a component of the path.
     #[error("{} belongs to {}: {OTHERS}", .0.display(), user_name(*.1))]
     Others(PathBuf, u32),
-    /// Others may write there, and could put something else in its place.
+    /// Others can write there, and could replace it.
     #[error("others may write to {}: it must be yours alone, with mode 0700", .0.display())]
     Open(PathBuf),
     /// The system's.
@@ -43,7 +44,7 @@ pub enum OwnError {
 const OTHERS: &str = "use a directory of your own (set HOME or TRUNKLINE_DIR; sudo -H does)";
 
 impl OwnError {
-    /// Returns whether there is nothing at the path.
+    /// Returns true if there is nothing at the path.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io(_, error) if error.kind() == io::ErrorKind::NotFound)
@@ -59,11 +60,11 @@ impl From<OwnError> for io::Error {
     }
 }
 
-/// The directory at an absolute path, with what is missing of it made with mode 0700. It has to be this user's, and nobody
-/// else may write to it. What was there is not changed.
+/// Returns the directory at an absolute path, after creating missing parts with mode 0700. It must be this user's and
+/// not writable by others. Existing parts are not changed.
 ///
 /// # Errors
-/// It is not so, or the system's.
+/// It does not meet these conditions, or the system's.
 pub fn make_directory(path: &Path) -> Result<OwnedFd, OwnError> {
     let user = User::of_this_process();
     let (directory, found) = Walk::new(user, path, true).into_end()?;
@@ -76,10 +77,11 @@ pub fn make_directory(path: &Path) -> Result<OwnedFd, OwnError> {
     Ok(directory)
 }
 
-/// Opens the file at an absolute path for reading: this user's or root's, and not writable by everybody.
+/// Opens the file at an absolute path for reading. It must be a regular file of this user or root that is not
+/// world-writable.
 ///
 /// # Errors
-/// It is not so, is not a regular file, or the system's.
+/// It does not meet these conditions, or the system's.
 pub fn open(path: &Path) -> Result<File, OwnError> {
     let (file, found) = Walk::new(User::of_this_process(), path, false).into_end()?;
     let failed = |error: io::Error| OwnError::Io(path.to_owned(), error);
@@ -91,15 +93,15 @@ pub fn open(path: &Path) -> Result<File, OwnError> {
     if found.st_mode & 0o002 != 0 {
         return Err(OwnError::Open(path.to_owned()));
     }
-    // What was opened to be looked at, and nothing that has its name meanwhile.
+    // Opens the very file that was checked, whatever has its name now.
     let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     File::open(descriptor).map_err(failed)
 }
 
-/// Checks the way to something that need not be there, and itself if it is: whether it may be changed in place.
+/// Checks the path to something that need not exist, and the thing itself if it does: may it be changed in place?
 ///
 /// # Errors
-/// Somebody else owns a part of it, or the system's.
+/// Another user owns a part of the path, or the system's.
 pub fn check(path: &Path) -> Result<(), OwnError> {
     match Walk::new(User::of_this_process(), path, false).into_end() {
         Err(error) if !error.is_missing() => Err(error),
@@ -107,10 +109,10 @@ pub fn check(path: &Path) -> Result<(), OwnError> {
     }
 }
 
-/// The text of such a file.
+/// Returns the text of such a file.
 ///
 /// # Errors
-/// As [`open`], and where it is not text.
+/// As [`open`], or it is not text.
 pub fn read_to_string(path: &Path) -> Result<String, OwnError> {
     let mut text = String::new();
     open(path)?
@@ -119,18 +121,18 @@ pub fn read_to_string(path: &Path) -> Result<String, OwnError> {
     Ok(text)
 }
 
-/// Returns whether this process's user namespace has all users of the machine: in another one root may not give files to
-/// some of them.
+/// Returns true if this process's user namespace has all users of the machine. In others, root may not be able to give
+/// files to some users.
 pub fn has_all_users() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whom the owners on a path are compared with.
+/// The user whose ownership is required.
 #[derive(Debug, Clone, Copy)]
 struct User {
     id: u32,
-    /// Owners without a number here stand for the machine's root, too: of all others nobody can tell.
+    /// Owners without a number here are trusted as the machine's root: they cannot be told apart.
     is_apart: bool,
 }
 
@@ -147,14 +149,14 @@ impl User {
     }
 }
 
-/// The way to a path, component by component.
+/// The walk along a path, component by component.
 struct Walk {
     user: User,
     path: PathBuf,
     makes: bool,
     left: VecDeque<OsString>,
     links: usize,
-    /// Something of this user's was passed.
+    /// A component of this user has been passed.
     is_own: bool,
 }
 
@@ -174,7 +176,7 @@ impl Walk {
         OwnError::Io(self.path.clone(), error.into())
     }
 
-    /// Whether somebody else's may be passed.
+    /// Checks a component's owner and mode.
     fn passes(&mut self, found: &Stat, at: &Path) -> Result<(), OwnError> {
         let sticky_or_closed = found.st_mode & 0o1002 != 0o002;
         if self.user.id != 0 && !self.is_own {
@@ -232,7 +234,7 @@ impl Walk {
         Ok((here, found))
     }
 
-    /// Checks a link: its maker decides where it leads.
+    /// Checks a link, since its owner decides where it leads.
     fn passes_link(&mut self, link: &Stat, at: &Path) -> Result<(), OwnError> {
         self.links += 1;
         if self.links > MOST_LINKS {
@@ -245,7 +247,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Opens something to look at it, and go on from it: not a link, and without waiting for what it may be.
+    /// Opens a component to examine and continue from: follows no link, and does not block.
     fn open_part(&self, at: impl AsFd, name: &Path) -> Result<OwnedFd, OwnError> {
         let mut flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !self.left.is_empty() || self.makes {

@@ -10,16 +10,16 @@ pub enum PromptKind {
     Passphrase,
     /// The user's password on a server.
     Password,
-    /// Whether to believe a host key: `yes`, `no` or its fingerprint.
+    /// The decision about a host key: `yes`, `no` or its fingerprint.
     HostKey,
-    /// A question that a server asks.
+    /// A server's question.
     KeyboardInteractive,
-    /// A yes/no question about something that is about to be done. An empty answer is a yes, as for ssh.
+    /// A yes/no question about an action. As in ssh, an empty answer means yes.
     Confirm,
 }
 
 impl PromptKind {
-    /// The name that programs are told.
+    /// Returns the name for programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passphrase => "passphrase",

@@ -1,6 +1,6 @@
-//! Words for a POSIX shell.
+//! Quoting for a POSIX shell.
 
-/// A word as a shell reads it back, whatever is in it.
+/// Quotes a word for a shell.
 #[must_use]
 pub fn quote(word: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];

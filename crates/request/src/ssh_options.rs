@@ -1,4 +1,4 @@
-//! The options of ssh(1): which there are, what each bears on, and how ssh finds them among its arguments.
+//! The options of ssh(1), their meaning, and how ssh finds them among its arguments.
 
 mod directives;
 
@@ -10,33 +10,33 @@ pub use directives::{DIRECTIVES, Directive, Values};
 /// An option of ssh(1).
 #[derive(Debug, PartialEq, Eq)]
 pub struct SshOption {
-    /// The letter behind `-`.
+    /// The letter after `-`.
     pub letter: u8,
     /// The name of its value in ssh's synopsis, if it takes one.
     pub value: Option<&'static str>,
     /// The directive of ssh_config(5) that it sets, in lower case.
     pub directive: Option<&'static str>,
-    /// The decision that it takes part in.
+    /// The decision that it affects.
     pub bears_on: BearsOn,
 }
 
-/// The decision that an option of ssh takes part in.
+/// The decision that an option of ssh affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BearsOn {
     /// The two parties, and the connection between them: `ssh -G` must see it.
     Connection,
-    /// The same, in a way that only an ssh with a connection of its own can carry out.
+    /// The same, but only an ssh with its own connection can do it.
     OwnConnection,
-    /// Events inside a session or around it.
+    /// Behaviour inside a session or around it.
     Session,
-    /// A feature of the system's ssh alone: the reason, in a phrase that completes "handed to the system's ssh: …".
+    /// A feature of the system's ssh alone, with the reason as a phrase that completes "handed to the system's ssh: …".
     SystemSsh(&'static str),
 }
 
-/// Every option of ssh.c's getopt string. `1` and `2` are relics that ssh still reads.
+/// Every option of ssh.c's getopt string. `1` and `2` are obsolete, but ssh still accepts them.
 ///
-/// `P` was a switch without effect up to OpenSSH 9.3 and takes a tag from 9.4 on: only the ssh that is installed can tell
-/// what stands behind it.
+/// `P` was a switch without effect up to OpenSSH 9.3 and takes a tag since 9.4: only the installed ssh knows what
+/// follows it.
 #[rustfmt::skip]
 pub const SSH_OPTIONS: &[SshOption] = &[
     switch(b'1', None, BearsOn::Session),
@@ -81,7 +81,7 @@ pub const SSH_OPTIONS: &[SshOption] = &[
     switch(b't', Some("requesttty"), BearsOn::Session),
     switch(b'V', None, BearsOn::SystemSsh("-V prints ssh's version")),
     switch(b'v', Some("loglevel"), BearsOn::Session),
-    // Turns on ClearAllForwardings and ExitOnForwardFailure where they are unset.
+    // Sets ClearAllForwardings and ExitOnForwardFailure if they are unset.
     option_with_value(b'W', "host:port", None, BearsOn::Connection),
     option_with_value(b'w', "local_tun[:remote_tun]", Some("tunneldevice"), BearsOn::OwnConnection),
     switch(b'X', Some("forwardx11"), BearsOn::OwnConnection),
@@ -90,7 +90,7 @@ pub const SSH_OPTIONS: &[SshOption] = &[
     switch(b'y', None, BearsOn::SystemSsh("-y sends ssh's log to syslog")),
 ];
 
-/// Nobody asked for the tunnels of the configuration, and two hosts cannot listen on one port.
+/// Turns off configured forwardings: nobody asked for them, and two hosts cannot listen on one port.
 pub const NO_FORWARDINGS: [&str; 2] = ["-o", "ClearAllForwardings=yes"];
 
 const fn switch(letter: u8, directive: Option<&'static str>, bears_on: BearsOn) -> SshOption {
@@ -121,12 +121,12 @@ const fn option_with_value(
 pub struct TypedOption {
     /// The option.
     pub option: &'static SshOption,
-    /// Present exactly for those that take one.
+    /// Present if the option takes one.
     pub value: Option<OsString>,
 }
 
 impl TypedOption {
-    /// Returns whether it sets a directive of ssh_config(5), named in lower case.
+    /// Returns true if it sets this directive of ssh_config(5), in lower case.
     #[must_use]
     pub fn sets(&self, directive: &str) -> bool {
         let line = self.value.as_deref().filter(|_| self.option.letter == b'o');
@@ -140,25 +140,25 @@ impl TypedOption {
 /// An error in ssh's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadOption {
-    /// ssh does not have it.
+    /// ssh does not have this option.
     Unknown(u8),
-    /// It stands at the end of the line, without its value.
+    /// It is at the end of the line, without its value.
     MissingValue(u8),
 }
 
-/// The options at the beginning of some of ssh's arguments, as BSD's getopt, which ssh brings along, finds them: words are
-/// not reordered, `--` is skipped, a lone `-` is a word, and so is a cluster that ends in `-`.
+/// The options at the start of some of ssh's arguments, as found by BSD's getopt, which ssh includes: words are not
+/// reordered, `--` is skipped, a lone `-` is a word, and so is a cluster that ends in `-`.
 #[derive(Debug)]
 pub struct TypedOptions<'a> {
     arguments: &'a [OsString],
     next: usize,
-    /// The rest of a word with several letters.
+    /// The remaining letters of a cluster.
     cluster: &'a [u8],
     is_over: bool,
 }
 
 impl<'a> TypedOptions<'a> {
-    /// The options from the argument `first` on.
+    /// Iterates over the options from index `first`.
     #[must_use]
     pub fn from(arguments: &'a [OsString], first: usize) -> Self {
         Self {
@@ -169,13 +169,13 @@ impl<'a> TypedOptions<'a> {
         }
     }
 
-    /// Once there are no more: the index of the first word behind them.
+    /// Returns the index of the first word after the options, once there are no more.
     #[must_use]
     pub fn position(&self) -> usize {
         self.next
     }
 
-    /// Moves on to the letters of the next word, if that is one of options.
+    /// Moves to the letters of the next word, if it has options.
     fn next_cluster(&mut self) -> bool {
         let word = self.arguments.get(self.next).map(|word| word.as_bytes());
         match word.and_then(|word| word.strip_prefix(b"-")) {
@@ -228,7 +228,7 @@ impl Iterator for TypedOptions<'_> {
     }
 }
 
-/// Splits a line of ssh_config(5), or of `-o`: `User x`, `User=x`, `User = "x"`. The keyword is returned in lower case.
+/// Splits a line of ssh_config(5), or of `-o`: `User x`, `User=x`, `User = "x"`. Returns the keyword in lower case.
 #[must_use]
 pub fn keyword_and_value(line: &OsStr) -> Option<(String, String)> {
     let line = line.to_string_lossy();

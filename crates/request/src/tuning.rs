@@ -1,4 +1,4 @@
-//! Tuning: how a path is to be measured, how far that is, what was measured, and what was found best and is remembered.
+//! Tuning: the options of measuring a path, its progress, its results, and the choice that is remembered.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use trunkline_text::count_of;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Choice {
-    /// Seconds since 1970 when it was measured.
+    /// The time of the measurement, in seconds since 1970.
     pub measured: u64,
     /// The cipher, by SSH's name.
     pub cipher: String,
-    /// The cipher that the engine takes on its own.
+    /// The cipher that the engine would use by default.
     pub usual_cipher: String,
-    /// Whether to compress whatever is moved.
+    /// True to compress all data.
     pub compression: bool,
-    /// The largest SFTP request, in bytes; `None` for as large as the server takes.
+    /// The largest SFTP request in bytes; `None` for the server's maximum.
     pub request_size: Option<u32>,
-    /// Sessions for a large file from the server, and towards it; `None` where it was not measured.
+    /// The number of sessions for a large file from the server, and to it; `None` if not measured.
     pub streams_down: Option<usize>,
     /// See `streams_down`.
     pub streams_up: Option<usize>,
-    /// The rates of one session with these settings, and with the ones that it would have had.
+    /// The rates of one session with these settings, and with the defaults.
     pub rates: Rates,
     /// See `rates`.
     pub usual_rates: Rates,
-    /// rsync's own options that paid for whatever it copies.
+    /// rsync's options that improve every copy.
     pub rsync: Vec<String>,
 }
 
 impl Choice {
-    /// Sessions for a large file towards the server, or from it.
+    /// Returns the number of sessions for a large file to the server, or from it.
     pub fn streams(&self, upload: bool) -> Option<usize> {
         if upload {
             self.streams_up
@@ -41,7 +41,7 @@ impl Choice {
         }
     }
 
-    /// In words, for people.
+    /// Describes the choice for display.
     pub fn describe(&self) -> String {
         let mut parts = vec![
             self.cipher.clone(),
@@ -67,17 +67,18 @@ impl Choice {
     }
 }
 
-/// Bytes a second in each direction; `None` where it was not measured.
+/// Bytes per second in each direction; `None` if not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// From the server to here.
+    /// From the server to this machine.
     pub down: Option<f64>,
-    /// From here to the server.
+    /// From this machine to the server.
     pub up: Option<f64>,
 }
 
 impl Rates {
-    /// The rate of as many bytes down as up, one after the other; that of one direction where the other was not measured.
+    /// Returns the rate for as many bytes down as up, one after the other. If one direction was not measured, that of
+    /// the other.
     pub fn both(self) -> Option<f64> {
         match (self.down, self.up) {
             (Some(down), Some(up)) => Some(2.0 / (1.0 / down + 1.0 / up)),
@@ -89,18 +90,18 @@ impl Rates {
 /// The options of tuning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TuneOptions {
-    /// More sizes, more depths, more sessions, and everything three times.
+    /// More sizes, depths and sessions, each measured three times.
     pub full: bool,
-    /// The time limit. What is under way when it is over is waited for.
+    /// The time limit. A measurement that is running at its end is completed.
     pub time: Duration,
-    /// Bytes of payload that may be moved.
+    /// The most bytes of payload to move.
     pub bytes: u64,
-    /// The directory on the server for three files, removed in the end; where the session begins if there is none.
+    /// The directory on the server for three temporary files; the session's start directory if there is none.
     pub directory: Option<String>,
 }
 
 impl TuneOptions {
-    /// A short tuning, or one of everything.
+    /// Returns the options of a short tuning, or a full one.
     pub fn new(full: bool) -> Self {
         let (seconds, gigabytes) = if full { (240, 64) } else { (28, 8) };
         Self {
@@ -115,9 +116,9 @@ impl TuneOptions {
 /// The progress of a tuning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The part: "link", "ciphers", "compression", "request sizes", "sessions".
+    /// The stage: "link", "ciphers", "compression", "request sizes", "sessions".
     pub stage: String,
-    /// Measurements of the part that are done, and how many there are.
+    /// The number of measurements done in this stage, and their total.
     pub done: usize,
     /// See `done`.
     pub of: usize,
@@ -125,63 +126,63 @@ pub struct Step {
     pub what: String,
 }
 
-/// The results of tuning on one path. Rates are bytes of payload a second, before compression.
+/// The results of tuning on one path. Rates are bytes of payload per second, before compression.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The host as it was asked for.
+    /// The host as requested.
     pub host: String,
     /// `user@hostname:port`.
     pub address: String,
     /// The server's identification.
     pub server: String,
-    /// Seconds since 1970 when it was measured.
+    /// The time of the measurement, in seconds since 1970.
     pub measured: u64,
     /// The total time.
     pub seconds: f64,
-    /// Bytes of payload that were moved for it.
+    /// Bytes of payload that were moved.
     pub bytes: u64,
     /// The path itself.
     pub link: Link,
     /// Ciphers, with and without compression.
     pub ciphers: Vec<CipherRow>,
-    /// Sizes of SFTP requests, and how many were under way at once.
+    /// Sizes of SFTP requests, and numbers of concurrent requests.
     pub requests: Vec<RequestRow>,
     /// Numbers of SFTP sessions.
     pub streams: Vec<StreamsRow>,
     /// Runs of rsync over the system's ssh.
     pub rsync: Vec<RsyncRow>,
-    /// The best settings for copies, as they are remembered.
+    /// The best settings for copies, which are remembered.
     pub choice: Choice,
     /// Advice for plain ssh, scp and rsync.
     pub advice: Vec<Advice>,
     /// Measurements that were impossible, and why.
     pub notes: Vec<String>,
-    /// The difference between measurements of the same thing, as a part of the larger: the median. `None` where nothing
-    /// was measured twice.
+    /// The median difference between repeated measurements, as a fraction of the larger. `None` if nothing was measured
+    /// twice.
     pub noise: Option<f64>,
     /// The conclusion from the figures.
     pub verdict: Verdict,
-    /// The version of trunkline that measured.
+    /// The version of trunkline.
     pub program: String,
-    /// The machine that measured: its CPU, as the system tells it.
+    /// The CPU of the machine that measured.
     pub machine: String,
 }
 
 /// The conclusion from the figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The changes by which `cp` gains; empty if nothing clearly gains.
+    /// The changes from which `cp` gains; empty if nothing clearly gains.
     pub changes: Vec<Change>,
-    /// The least gain, as a factor, that counts.
+    /// The smallest gain, as a factor, that counts.
     pub worth: f64,
     /// The reliability of the verdict.
     pub certainty: Certainty,
 }
 
-/// Something that `cp` does otherwise than it would on its own.
+/// A setting that `cp` changes from its default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// A description for people.
+    /// A description for display.
     pub what: String,
     /// The measured gain, as a factor.
     pub gain: f64,
@@ -191,17 +192,17 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Nothing was measured twice, or what was differed so much that it is not known what gains.
+    /// Nothing was measured twice, or the differences were too large to tell what gains.
     #[default]
     Low,
-    /// Repeated measurements differed, and some gain is not far above the difference.
+    /// Repeated measurements differed, and some gains are close to the difference.
     Fair,
-    /// Gains are far above what differed, or there is none and little differed.
+    /// Gains are far above the differences, or there are none and little differed.
     High,
 }
 
 impl Certainty {
-    /// The word that people see.
+    /// Returns the word for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -212,7 +213,7 @@ impl Certainty {
 }
 
 impl Report {
-    /// The verdict in two lines: what to do, and how certain that is.
+    /// Returns the verdict in two lines: what to do, and how certain that is.
     pub fn verdict_lines(&self) -> [String; 2] {
         let Verdict {
             changes,
@@ -263,16 +264,16 @@ impl Report {
 pub struct Link {
     /// The shortest of several round trips, in seconds.
     pub rtt: f64,
-    /// The rates of one session with the settings of ssh_config, for data that does not compress.
+    /// The rates of one session with the settings of ssh_config, for incompressible data.
     pub rates: Rates,
 }
 
 /// The direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the server to here.
+    /// From the server to this machine.
     Down,
-    /// From here to the server.
+    /// From this machine to the server.
     Up,
 }
 
@@ -280,7 +281,7 @@ impl Direction {
     /// Both directions.
     pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
 
-    /// "down" or "up".
+    /// Returns "down" or "up".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Down => "down",
@@ -292,33 +293,33 @@ impl Direction {
 /// One cipher, with or without compression.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CipherRow {
-    /// SSH's name of it.
+    /// The cipher's name in SSH.
     pub cipher: String,
-    /// Whether payloads are compressed (zlib).
+    /// True if payloads are compressed (zlib).
     pub compression: bool,
-    /// With log lines, which compress to about a fifth.
+    /// For log lines, which compress to about a fifth.
     pub compressible: Rates,
-    /// With random bytes.
+    /// For random bytes.
     pub incompressible: Rates,
 }
 
-/// SFTP requests of one size, so many under way at once.
+/// SFTP requests of one size and concurrency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
     /// Bytes that each reads or writes.
     pub size: u32,
-    /// Requests under way at once.
+    /// The number of concurrent requests.
     pub depth: usize,
     /// Their rates.
     pub rates: Rates,
 }
 
-/// So many SFTP sessions at once.
+/// A number of concurrent SFTP sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StreamsRow {
     /// The number of streams.
     pub streams: usize,
-    /// The rates of all together.
+    /// The total rates.
     pub rates: Rates,
 }
 
@@ -327,7 +328,7 @@ pub struct StreamsRow {
 pub struct RsyncRow {
     /// The kind of copy: "new file" or "changed file".
     pub work: String,
-    /// The options that the runs had beside `-t` and the `-e` of plain ssh.
+    /// The options beside `-t` and the `-e` of plain ssh.
     pub options: Vec<String>,
     /// The file's length.
     pub bytes: u64,
@@ -336,7 +337,7 @@ pub struct RsyncRow {
 }
 
 impl RsyncRow {
-    /// The median of the runs, in seconds.
+    /// Returns the median of the runs, in seconds.
     pub fn median(&self) -> Option<f64> {
         let mut sorted = self.seconds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -349,24 +350,24 @@ impl RsyncRow {
 pub struct Advice {
     /// "ssh", "scp" or "rsync".
     pub tool: String,
-    /// For what kind of data: "any", "text" or "changed files".
+    /// The kind of data: "any", "text" or "changed files".
     pub data: String,
-    /// Options for its command line; empty where its defaults are best.
+    /// Options for its command line; empty if its defaults are best.
     pub options: Vec<String>,
     /// The measured gain over its defaults, as a factor.
     pub gain: f64,
 }
 
-/// The work that this machine does in a second, on one core.
+/// The speed of this machine, on one core.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LocalReport {
-    /// The CPU's name, where the system tells it.
+    /// The CPU's name, if known.
     pub cpu: String,
-    /// Of the CPU's features, those that cryptography uses.
+    /// The CPU's features that cryptography uses.
     pub features: Vec<String>,
-    /// Packets sealed, with ciphers and the MACs that go with them.
+    /// Packets sealed, with ciphers and their MACs.
     pub ciphers: Vec<LocalRow>,
-    /// MACs on their own.
+    /// MACs alone.
     pub macs: Vec<LocalRow>,
     /// Signatures, by key type.
     pub signatures: Vec<SignatureRow>,
@@ -375,20 +376,20 @@ pub struct LocalReport {
 /// One algorithm at several sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LocalRow {
-    /// SSH's name of it; a cipher that needs a MAC with that of the MAC.
+    /// The algorithm's name in SSH; for a cipher with a separate MAC, both names.
     pub algorithm: String,
-    /// Sizes of payload in bytes, and bytes of payload a second.
+    /// Sizes of payload in bytes, and bytes of payload per second.
     pub rates: Vec<(usize, f64)>,
 }
 
 /// One key type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SignatureRow {
-    /// SSH's name of the signature, and the length of an RSA key.
+    /// The signature's name in SSH, and the length of an RSA key.
     pub algorithm: String,
-    /// Signatures a second.
+    /// Signatures per second.
     pub signed: f64,
-    /// Verifications a second.
+    /// Verifications per second.
     pub verified: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The reason to wait before one's own work begins.
+//! The reason why a request waits before it begins.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::PromptKind;
 
-/// The event that is waited for; the text of its [`Display`](fmt::Display) fits on a line.
+/// The event that is waited for. Its [`Display`](fmt::Display) fits on a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// The connection is being made for another client, whose user is asked something.
+    /// The connection is being made for another client, whose user is asked a question.
     Question {
-        /// To whom, as `user@host`.
+        /// The target, as `user@host`.
         host: String,
         /// The kind of question.
         kind: PromptKind,
     },
-    /// All sessions that the server opens on the connections that there are run already, and no other connection is made.
+    /// The existing connections have no room for another session, and no further connection is made.
     Session {
-        /// To whom, as `user@host`.
+        /// The target, as `user@host`.
         host: String,
     },
 }

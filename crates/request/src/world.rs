@@ -1,4 +1,4 @@
-//! The caller's surroundings.
+//! The caller's environment.
 
 pub(crate) mod terminal;
 pub(crate) mod vantage;
@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use terminal::CallersTerminal;
 use vantage::Vantage;
 
-/// The surroundings of a caller, which give a request its meaning.
+/// The environment of a caller, which gives a request its meaning.
 ///
-/// The daemon acts for callers in other directories and with other environments; its own decides nothing. The whole
-/// environment travels, not a chosen part: `SendEnv`, `${VAR}`, `Match exec`, `ProxyCommand` and `LocalCommand`
-/// may read any variable, and a missing one would silently change what ssh_config means.
+/// The daemon acts for callers in other directories and with other environments; its own has no effect. The whole
+/// environment is sent, not a selection: `SendEnv`, `${VAR}`, `Match exec`, `ProxyCommand` and `LocalCommand` may read
+/// any variable, and a missing one would silently change what ssh_config means.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct World {
-    /// The working directory, absolute: relative paths of arguments and directives begin here.
+    /// The absolute working directory, where relative paths of arguments and directives start.
     #[serde(with = "crate::os_bytes")]
     pub cwd: PathBuf,
     /// The file mode creation mask.
@@ -30,16 +30,16 @@ pub struct World {
     /// The environment.
     #[serde(with = "crate::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
-    /// The caller's view of the system: elsewhere, the same words would mean other hosts and files.
+    /// The caller's namespaces: in others, the same names would mean other hosts and files.
     pub vantage: Vantage,
-    /// Its limits.
+    /// The caller's limits.
     pub limits: Limits,
-    /// Its terminal, as far as this process can reach it. It does not travel.
+    /// The caller's terminal, if this process can reach it. Not serialized.
     #[serde(skip)]
     pub terminal: CallersTerminal,
 }
 
-/// The soft limits of setrlimit(2) that the daemon changes for itself and gives back to what it runs.
+/// The soft limits of setrlimit(2) that the daemon changes for itself and restores for programs that it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// RLIMIT_NOFILE; `None` for no limit.
@@ -49,7 +49,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of this process.
+    /// Returns those of this process.
     #[must_use]
     pub fn current() -> Self {
         Self {
@@ -60,17 +60,17 @@ impl Limits {
 }
 
 impl World {
-    /// The world of this process.
+    /// Returns the environment of this process.
     ///
     /// # Errors
-    /// Where the working directory cannot be asked for, as without /proc.
+    /// The working directory cannot be determined, as without /proc.
     pub fn current() -> io::Result<Self> {
-        // A directory that was deleted has a name still, at which nothing is found: ssh runs there, too.
+        // A deleted directory still has a name, at which there is nothing. ssh runs there, too.
         let cwd = std::env::current_dir().or_else(|_| std::fs::read_link("/proc/self/cwd"))?;
         Ok(Self::from_parts(cwd, std::env::vars_os().collect()))
     }
 
-    /// The world of a part of this process that has an environment of its own: a worker thread of Node's.
+    /// Returns the environment of a part of this process that has its own variables, such as a worker thread of Node's.
     #[must_use]
     pub fn from_parts(cwd: PathBuf, env: BTreeMap<OsString, OsString>) -> Self {
         Self {
@@ -83,8 +83,8 @@ impl World {
         }
     }
 
-    /// The world of another process, as it was when that began to run its program; `None` where it has ended or may not be
-    /// looked at.
+    /// Returns the environment of another process as it was when its program started; `None` if it has ended or may not
+    /// be examined.
     #[must_use]
     pub fn of_process(pid: u32) -> Option<Self> {
         let process = Path::new("/proc").join(pid.to_string());
@@ -104,14 +104,13 @@ impl World {
         })
     }
 
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     #[must_use]
     pub fn var(&self, name: impl AsRef<OsStr>) -> Option<&OsStr> {
         self.env.get(name.as_ref()).map(OsString::as_os_str)
     }
 
-    /// Returns whether the user wants nothing to be done over a connection that is not shared
-    /// ([`STRICT`](crate::STRICT)).
+    /// Returns true if the user only allows shared connections ([`STRICT`](crate::STRICT)).
     #[must_use]
     pub fn must_share(&self) -> bool {
         self.var(crate::STRICT).is_some_and(|value| value == "1")
@@ -125,14 +124,14 @@ impl World {
             .unwrap_or("/bin/sh".as_ref())
     }
 
-    /// `path` as seen from the working directory.
+    /// Resolves `path` against the working directory.
     #[must_use]
     pub fn absolute(&self, path: &Path) -> PathBuf {
         self.cwd.join(path)
     }
 }
 
-/// Without the values: environments hold secrets, and this may reach a log.
+/// Without the values: environments contain secrets, and this may be logged.
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World")
@@ -143,12 +142,13 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// Linux tells the mask without changing it, which would race with other threads; elsewhere the usual one is taken.
+/// Returns the file mode mask. Linux has it in /proc; elsewhere reading it would mean changing it, which would race
+/// with other threads, so the usual one is assumed.
 pub fn current_umask() -> u32 {
     umask_in(Path::new("/proc/self/status")).unwrap_or(0o022)
 }
 
-/// The mask is on the second line, behind a name of at most 64 bytes, which need not be text: one read has it.
+/// Reads the mask from the second line, after a name of at most 64 bytes, which need not be UTF-8. One read is enough.
 fn umask_in(status: &Path) -> Option<u32> {
     let mut start = [0; 256];
     let count = std::fs::File::open(status).ok()?.read(&mut start).ok()?;

@@ -1,16 +1,17 @@
-//! Requests that are malformed, or impossible as they are: values to decide by, whose `Display` alone is English.
+//! Requests that are malformed or impossible: values for programs, of which only `Display` is English.
 
 use serde::{Deserialize, Serialize};
 
 use crate::world::vantage::Difference;
 
-/// A request that is malformed, or impossible as it is. Nothing was begun. A program says what to request instead, in the words
+/// A malformed or impossible request. Nothing was started. A program adds what to request instead, with its own
+/// options.
 /// of its own options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "names say it")]
 pub enum Invalid {
-    /// It comes from elsewhere in the system than the engine.
+    /// The request comes from other namespaces than the engine's.
     #[error(
         "{host}: the request comes from another {difference}, where this may mean another host or other files"
     )]
@@ -21,19 +22,19 @@ pub enum Invalid {
     /// known_hosts cannot be read.
     #[error("{0}")]
     KnownHosts(String),
-    /// A name that has to be UTF-8: "the path x".
+    /// A name that must be UTF-8: "the path x".
     #[error("{0} is not valid UTF-8")]
     NotUtf8(String),
-    /// A path that has to be absolute.
+    /// A path that must be absolute.
     #[error("{0} is not absolute")]
     NotAbsolute(String),
-    /// A port that is not in the range.
+    /// A port out of range.
     #[error("{0} is not a port number")]
     Port(u32),
     /// A file that was closed.
     #[error("{0} was closed before")]
     Closed(String),
-    /// A connection's stream serves once.
+    /// A connection's stream can be used only once.
     #[error("the stream that was given for the connection is used up")]
     StreamUsedUp,
     /// A SOCKS client's request.
@@ -42,33 +43,33 @@ pub enum Invalid {
     /// A forwarding, as it was typed.
     #[error("{0} is not a valid forwarding")]
     Forwarding(String),
-    /// A forwarding of stock ssh's; its own words.
+    /// A forwarding of stock ssh's; in ssh's words.
     #[error("Invalid forwarding request")]
     ForwardingRequest,
-    /// SessionType asks for a subsystem, and none is named; ssh's own words.
+    /// SessionType asks for a subsystem without a name; in ssh's words.
     #[error("You must specify a subsystem to invoke.")]
     NoSubsystem,
-    /// The number of descriptors is not that of the request.
+    /// The number of descriptors does not match the request.
     #[error("the request came without its descriptors")]
     NoDescriptors,
-    /// A file that was to come as a descriptor.
+    /// A file that should have come as a descriptor.
     #[error("{0} arrived without its descriptor")]
     NoDescriptor(String),
     /// The system's ssh cannot connect to a path.
     #[error("the system's ssh, which this host needs, cannot connect to {0}: its -W accepts only host:port")]
     SocketBySystemSsh(String),
-    /// The system's ssh does not hand over what the server forwards.
+    /// The system's ssh cannot pass on the server's forwarded connections.
     #[error("connections from the server are not passed on by the system's ssh, which this host needs")]
     ListenBySystemSsh,
-    /// A command that is longer than the server takes in one request.
+    /// A command that is too long for one request to the server.
     #[error("{host}: the command has {length} bytes, and this server takes at most {limit}")]
     LongCommand {
         host: String,
         length: usize,
-        /// As many may be.
+        /// The maximum.
         limit: usize,
     },
-    /// A session asks for the agent, and the host's configuration does not forward it.
+    /// A session asks for the agent, but the host's configuration does not forward it.
     #[error("{0}: the agent is not forwarded to it")]
     AgentNotForwarded(String),
     /// Both ends of a copy are on this machine.
@@ -80,21 +81,21 @@ pub enum Invalid {
     /// A name that leads out of the source.
     #[error("{0} leads out of the source")]
     OutOfSource(String),
-    /// A directory would be copied without end.
+    /// A directory would be copied into itself.
     #[error("{source_path} cannot be copied into itself, {target}")]
     IntoItself {
         source_path: String,
-        /// Its copy.
+        /// The target inside it.
         target: String,
     },
-    /// The target has to be a directory.
+    /// The target must be a directory.
     #[error("{path}{}", match .is_missing {
         true => ": No such file or directory",
         false => " is not a directory",
     })]
     NotADirectory {
         path: String,
-        /// Nothing is there.
+        /// True if nothing exists there.
         is_missing: bool,
     },
     /// The target cannot be a file.
@@ -103,7 +104,7 @@ pub enum Invalid {
     /// Only root can give files to others.
     #[error("only root can keep owners and groups, and the user {} is another one", place_of(.0.as_deref()))]
     Owners(Option<String>),
-    /// A server on which a file cannot have a second name, as a backup has at first.
+    /// A server on which a file cannot have two names, which backups need.
     #[error("{0} cannot give a file a second name, which backups are made with")]
     Backups(String),
     /// A server without hard links.
@@ -114,51 +115,51 @@ pub enum Invalid {
         "hard links can only be kept on the way from this machine to a server: SFTP does not tell which names are one file"
     )]
     HardLinksOfServer,
-    /// More names than all copies together remember.
+    /// More names than all copies together can remember.
     #[error("there are more names than all copies together keep in memory (16 times names_memory)")]
     TooManyNames,
-    /// A server that cannot hash what it has. The copy is complete.
+    /// The server cannot hash its files. The copy is complete.
     #[error(
         "{0} does not hash files: it runs no commands, or has no sha256 program. The copy was not verified"
     )]
     NotVerified(String),
-    /// A directory of the daemon's that cannot be used.
+    /// A directory of the daemon's cannot be used.
     #[error("{0}")]
     Directory(String),
-    /// Stock ssh is served by a daemon only.
+    /// Stock ssh can only be served by a daemon.
     #[error("stock ssh is served by the daemon only")]
     NoDaemon,
-    /// A mux socket that is too long for some systems.
+    /// A mux socket's path is too long for some systems.
     #[error(
         "the mux socket's path {path} has {length} bytes, and {longest} is the longest that every system accepts"
     )]
     LongSocket {
         path: String,
         length: usize,
-        /// As many may be.
+        /// The maximum.
         longest: usize,
     },
-    /// A mux socket's directory that others can write to.
+    /// A mux socket's directory is writable by others.
     #[error(
         "{0} belongs to somebody else or is open to others: a mux socket's directory must be yours, with mode 0700"
     )]
     OpenDirectory(String),
-    /// Stock ssh, by itself, might reach another host.
+    /// Stock ssh might reach another host by itself.
     #[error("the client might not reach the same host by itself")]
     AnotherHost,
     /// Stock ssh asks for X11.
     #[error("trunkline does not forward X11")]
     X11,
-    /// Stock ssh asks for its agent, or not, and the connection is of the other kind.
+    /// Stock ssh asks for its agent or not, and the connection does the opposite.
     #[error("this connection {}", match .forwarded {
         true => "forwards the agent, which was not asked for",
         false => "does not forward the agent",
     })]
     Agent {
-        /// Whether the connection forwards it.
+        /// True if the connection forwards it.
         forwarded: bool,
     },
-    /// Proxy mode has no words for the agent.
+    /// Proxy mode cannot ask for the agent.
     #[error("this connection forwards the agent, which proxy mode does not")]
     AgentOfProxy,
 }

@@ -1,12 +1,12 @@
-//! Patterns for names of hosts, and names that are nearly right.
+//! Patterns for host names, and suggestions for misspelt names.
 
-/// Returns whether a name is a pattern, with `*` or `?` in it.
+/// Returns true if a name is a pattern, with `*` or `?`.
 #[must_use]
 pub fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 
-/// Returns whether one of some patterns means a host; letters' case means nothing.
+/// Returns true if a pattern matches a host, ignoring case.
 #[must_use]
 pub fn means_host(patterns: &[String], host: &str) -> bool {
     let host = host.to_ascii_lowercase();
@@ -15,7 +15,8 @@ pub fn means_host(patterns: &[String], host: &str) -> bool {
         .any(|pattern| matches(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes()))
 }
 
-/// match.c `match_pattern`, which minds letters' case, without its exponential worst case: only the last `*` is ever gone back to.
+/// Matches like match.c's `match_pattern`, case-sensitively but without its exponential worst case: backtracks only to
+/// the last `*`.
 #[must_use]
 pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
     let (mut t, mut p) = (0, 0);
@@ -43,8 +44,8 @@ pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// Of `known`, the name that `typed` was most likely meant to be; none where nothing is near. A pattern is compared by what
-/// it says besides `*` and `?`. Another number is another host and not a slip: `web7` was not meant to be `web1`.
+/// Returns the name in `known` that `typed` was probably meant to be; `None` if none is near. A pattern is compared
+/// without `*` and `?`. Another number is another host and not a typing error: `web7` was not meant to be `web1`.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let bare = typed.replace(['*', '?'], "");
     let compared = |name: &str| match is_pattern(typed) {
@@ -52,7 +53,7 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         true => name.chars().take(bare.chars().count()).collect(),
         false => name.to_owned(),
     };
-    // clap's measure, which makes too much of a slip in a short word.
+    // clap's measure, which overrates an error in a short word.
     let near = known.into_iter().filter_map(|name| {
         let compared = compared(name);
         let slips = strsim::damerau_levenshtein(&bare, &compared);
@@ -61,7 +62,7 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         let is_slip = without_digits(&bare) != without_digits(&compared);
         (is_near && is_slip).then_some((likeness, name))
     });
-    // Of several that are as near, the first.
+    // Among equally near names, the first.
     let best = near.reduce(|best, next| if next.0 > best.0 { next } else { best });
     best.map(|(_, name)| name)
 }

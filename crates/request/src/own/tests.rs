@@ -11,12 +11,12 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A directory below /, so that nothing above it is anybody else's.
+/// Creates a directory below /, with no other user's directory above it.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Returns whether owners can be given away here.
+/// Returns true if this process can change owners.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -80,7 +80,7 @@ fn what_another_user_has_is_neither_written_to_nor_believed() {
     for path in [&home, &config] {
         chown(path, Some(JO), Some(JO)).unwrap();
     }
-    // Their directory, below it, and a link of theirs in a directory of everybody's.
+    // Their directory, paths below it, and their link in a world-writable directory.
     let everybodys = directory.path().join("tmp");
     fs::create_dir(&everybodys).unwrap();
     chmod(&everybodys, 0o1777);
@@ -93,7 +93,7 @@ fn what_another_user_has_is_neither_written_to_nor_believed() {
     }
     assert!(!home.join("state").exists() && fs::read_dir(&own).unwrap().next().is_none());
     assert!(matches!(read_to_string(&config), Err(OwnError::Others(_, JO))));
-    // Where nobody but root is on the way, the file's owner counts.
+    // If only root's directories are on the path, the file's owner counts.
     let moved = own.join("config.toml");
     fs::rename(&config, &moved).unwrap();
     assert!(matches!(read_to_string(&moved), Err(OwnError::Others(_, JO))));
@@ -101,7 +101,7 @@ fn what_another_user_has_is_neither_written_to_nor_believed() {
     assert_eq!(read_to_string(&moved).unwrap(), "audit = \"off\"");
     chmod(&moved, 0o666);
     assert!(matches!(read_to_string(&moved), Err(OwnError::Open(_))));
-    // Where everybody may rename, what was looked at may be something else by the time it is used.
+    // If everyone may rename, the checked file may be replaced before it is used.
     chmod(&everybodys, 0o777);
     let refused = make_directory(&everybodys.join("mine")).unwrap_err();
     assert!(matches!(refused, OwnError::Open(_)), "{refused}");

@@ -1,11 +1,11 @@
-//! The directives of ssh_config(5), as `-o` takes them, and which values each has.
+//! The directives of ssh_config(5), as `-o` takes them, and their values.
 
 use Values::{Any, Host, List, Path, Query, Words};
 
 /// A directive.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// Its name, as ssh_config(5) writes it.
+    /// The name as in ssh_config(5).
     pub name: &'static str,
     /// Its possible values.
     pub values: Values,
@@ -16,13 +16,13 @@ pub struct Directive {
 pub enum Values {
     /// A number, a time, a text.
     Any,
-    /// One of some words. There may be other values as well: a time, a path.
+    /// One of some words. Other values, such as a time or a path, may be allowed, too.
     Words(&'static [&'static str]),
-    /// A list of some words, with commas in between.
+    /// A comma-separated list of some words.
     List(&'static [&'static str]),
-    /// A list of what `ssh -Q` prints for this.
+    /// A list of the names that `ssh -Q` prints for this.
     Query(&'static str),
-    /// A path on this machine.
+    /// A local path.
     Path,
     /// A list of hosts.
     Host,
@@ -59,7 +59,7 @@ const QOS: Values = Words(&[
     "none",
 ]);
 
-/// Every directive of OpenSSH 9.2 to 10.2, and of Debian's patches, but `Host`, `Match` and `Include`.
+/// Every directive of OpenSSH 9.2 to 10.2 and of Debian's patches, except for `Host`, `Match` and `Include`.
 #[rustfmt::skip]
 pub const DIRECTIVES: &[Directive] = &[
     directive("AddKeysToAgent", Words(&["yes", "no", "ask", "confirm"])),
@@ -176,7 +176,7 @@ const fn directive(name: &'static str, values: Values) -> Directive {
 }
 
 impl Directive {
-    /// By its name, in capital or small letters.
+    /// Finds a directive by its name, ignoring case.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         DIRECTIVES
@@ -202,7 +202,7 @@ mod tests {
         let printed = String::from_utf8(printed.expect("ssh is installed").stdout).expect("text");
         for line in printed.lines() {
             let keyword = line.split(' ').next().unwrap_or_default();
-            // What it was called with.
+            // The command's own argument.
             assert!(
                 keyword == "host" || Directive::by_name(keyword).is_some(),
                 "{line}"
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn ssh_takes_each_fixed_value() {
-        // What the installed ssh may be too old for.
+        // The installed ssh may be too old for these.
         let newer = [
             "ChannelTimeout",
             "ObscureKeystrokeTiming",
@@ -225,7 +225,7 @@ mod tests {
             let (Words(words) | List(words)) = values else {
                 continue;
             };
-            // ssh that was built without them ignores them with a line, or refuses them.
+            // An ssh that was built without them ignores them with a message, or refuses them.
             if newer.contains(name) || name.starts_with("GSSAPI") {
                 continue;
             }

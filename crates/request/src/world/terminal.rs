@@ -6,38 +6,38 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// The terminal that a caller stands at, if it can be reached: programs that ask on it are started there.
+/// The caller's terminal, if it can be reached, for programs that ask questions.
 ///
-/// It decides nothing of what a request means: every two are equal.
+/// It does not affect the meaning of a request: all values are equal.
 #[derive(Clone, Default)]
 pub struct CallersTerminal(Option<Arc<dyn Lend>>);
 
-/// A line to the process that has a terminal, once it is there.
+/// A line to the process with a terminal, once it is there.
 pub type Line<'a> = Pin<Box<dyn Future<Output = Option<OwnedFd>> + Send + 'a>>;
 
-/// Somebody with a terminal to lend.
+/// A process with a terminal to lend.
 pub trait Lend: Send + Sync {
-    /// A line to it, for one program: a socket of sequenced packets. `None` where it has left.
+    /// Returns a line to it for one program: a socket of sequenced packets. `None` if it has left.
     fn line(&self) -> Line<'_>;
 }
 
 impl CallersTerminal {
-    /// Makes the terminal of a lender.
+    /// Returns the terminal of a lender.
     pub fn new(lender: Arc<dyn Lend>) -> Self {
         Self(Some(lender))
     }
 
-    /// A line to whoever has it.
+    /// Returns a line to the terminal's process.
     pub async fn line(&self) -> Option<OwnedFd> {
         self.0.as_ref()?.line().await
     }
 
-    /// Returns whether there may be one.
+    /// Returns true if there may be a terminal.
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns whether both are one caller's.
+    /// Returns true if both are the same caller's.
     pub fn is_that_of(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

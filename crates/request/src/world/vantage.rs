@@ -1,4 +1,4 @@
-//! A process's view of the system.
+//! The namespaces and the routing of a process.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// A process's view of the system, which decides the meaning of words to it: its namespaces, its root directory and the
-/// routing of its connections. Two processes with equal ones reach the same networks, and mean the same files, users
-/// and host names.
+/// A process's view of the system, which decides the meaning of names: its namespaces, its root directory and the
+/// routing of its connections. Processes with equal views reach the same networks, and mean the same files, users and
+/// host names.
 ///
-/// The network's namespace decides who an address is; the mounts' and the root directory which files are meant (the
-/// configuration, keys, `known_hosts`, the agent's socket); the users' who one is, and with it whose home directory; the one of
-/// host names (UTS) `%l` and `%C` in paths. Namespaces of processes, IPC, time and control groups decide nothing of that. A
-/// control group does where it stands for a VRF (`ip vrf exec`), or has a class of its own (net_cls, net_prio), by which rules
-/// may route. Rules and programs that go by any other control group are not seen.
+/// The network namespace decides who an address is; the mount namespace and the root directory which files are meant
+/// (the configuration, keys, `known_hosts`, the agent's socket); the user namespace who the user is, and with it the
+/// home directory; the UTS namespace `%l` and `%C` in paths. The namespaces of processes, IPC, time and control groups
+/// affect none of this. A control group does if it stands for a VRF (`ip vrf exec`), or has a class of its own
+/// (net_cls, net_prio), by which rules may route. Rules and programs that use other control groups are not detected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vantage {
     net: Option<Inode>,
@@ -22,16 +22,16 @@ pub struct Vantage {
     user: Option<Inode>,
     uts: Option<Inode>,
     root: Option<Inode>,
-    /// As [`routing`] has it.
+    /// The result of [`routing`].
     routing: Option<Box<str>>,
 }
 
-/// A device's and a file's number.
+/// The numbers of a device and a file.
 type Inode = (u64, u64);
 
 impl Vantage {
-    /// That of the calling thread: five `stat(2)`. What cannot be looked at is `None`, and equal to nothing that could;
-    /// systems other than Linux have the root directory only.
+    /// Returns the view of the calling thread, with five calls of `stat(2)`. A part that cannot be examined is `None`,
+    /// which differs from every known value. Other systems than Linux have only the root directory.
     #[must_use]
     pub fn current() -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Vantage {
         }
     }
 
-    /// That of another process; `None` where it has ended or may not be looked at.
+    /// Returns the view of another process; `None` if it has ended or may not be examined.
     #[must_use]
     pub fn of_process(pid: u32) -> Option<Self> {
         let process = Path::new("/proc").join(pid.to_string());
@@ -63,7 +63,7 @@ impl Vantage {
         }
     }
 
-    /// Returns the first difference between two, if there is one.
+    /// Returns the first difference, if there is one.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let differs = |of: fn(&Self) -> Option<Inode>| of(self) != of(other);
@@ -81,7 +81,7 @@ impl Vantage {
     }
 }
 
-/// In what two processes stand elsewhere.
+/// A difference between two views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Difference {
     /// The network namespace.
@@ -111,13 +111,13 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Returns the part of a process's control groups (`/proc/PID/cgroup`) that decides how its connections are routed: the
-/// VRF that it was started in, which is the end of a path (iproute2's ipvrf.c, `vrf_identify`), and its groups of
+/// Returns the part of a process's control groups (`/proc/PID/cgroup`) that decides the routing of its connections: the
+/// VRF in which it was started, which is the end of a path (iproute2's ipvrf.c, `vrf_identify`), and its groups of
 /// net_cls and net_prio.
 fn routing(groups: &[u8]) -> String {
     let groups = String::from_utf8_lossy(groups);
     let of_line = |line: &str| {
-        // Its number, its controllers, its path.
+        // A line has a number, controllers and a path.
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         if controllers.is_empty() {
@@ -133,7 +133,7 @@ fn routing(groups: &[u8]) -> String {
     found.join("\n")
 }
 
-/// Of what a path leads to: a link in `/proc/PID/ns` leads to the namespace itself.
+/// Returns the inode of a path's target. A link in `/proc/PID/ns` leads to the namespace itself.
 fn inode(path: &Path) -> Option<Inode> {
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
