@@ -1,4 +1,4 @@
-//! A program that was started for a caller: by this process, or by the caller, at whose terminal it can ask.
+//! Programs started for a caller: by this process, or by the caller, at whose terminal they can ask.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, pipe};
@@ -14,11 +14,11 @@ use crate::program::local_program;
 /// A program with pipes for its standard streams, in a process group of its own.
 #[derive(Debug)]
 pub struct Child {
-    /// Its standard input.
+    /// The standard input.
     pub stdin: Sender,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: Receiver,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: Receiver,
     pub process: Process,
 }
@@ -32,8 +32,8 @@ pub enum Process {
 }
 
 impl Child {
-    /// Starts `program` in `world`: where its caller lends a terminal, there, if it `may_ask`. One that asks at this process's own
-    /// terminal is killed.
+    /// Starts `program` in `world`: at its caller's terminal, if the caller lends one and `may_ask`. If it asks at this
+    /// process's own terminal it is killed.
     ///
     /// # Errors
     /// It cannot be run.
@@ -75,10 +75,10 @@ impl Child {
 }
 
 impl Process {
-    /// Waits until it has ended.
+    /// Waits for its end.
     ///
     /// # Errors
-    /// The caller who has started it has left without having told.
+    /// The caller that started it has left without reporting the end.
     pub async fn wait(&mut self) -> io::Result<End> {
         match self {
             Self::Own(child) => Ok(End::Exited {
@@ -89,7 +89,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended, however.
+    /// Waits until the process is gone.
     pub async fn wait_until_gone(&mut self) {
         match self {
             Self::Own(child) => drop(child.wait().await),
@@ -97,14 +97,14 @@ impl Process {
         }
     }
 
-    /// It does not ask any more: the caller has its terminal back.
+    /// Notes that it will not ask again: the caller gets its terminal back.
     pub fn has_asked(&self) {
         if let Self::Lent(lent) = self {
             lent.give_back();
         }
     }
 
-    /// Returns whether it can ask on its caller's terminal.
+    /// Returns true if it can ask on its caller's terminal.
     pub fn may_ask(&self) -> bool {
         matches!(self, Self::Lent(_))
     }
@@ -113,7 +113,7 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         match self {
             Self::Own(child) => {
-                // There is none once it was waited for: its number may be another's by then.
+                // There is no number once it was waited for, since it may have been reused.
                 if let Some(process) = pid(child) {
                     let _ = kill_process(process, signal);
                 }
@@ -122,7 +122,7 @@ impl Process {
         }
     }
 
-    /// Kills it with all that its process group still runs.
+    /// Kills it and the rest of its process group.
     pub fn kill_group(&self) {
         match self {
             Self::Own(child) => {

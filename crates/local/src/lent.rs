@@ -1,13 +1,14 @@
-//! Programs of the user's that can ask at the caller's terminal: a ProxyCommand that wants a second factor, a `Match exec`.
+//! Programs of the user's that can ask at the caller's terminal: a ProxyCommand that wants a second factor, a `Match
+//! exec`.
 //!
-//! A terminal belongs to a session of processes, to which the daemon does not belong. So the process that has it starts the
-//! program ([`serve`]), with descriptors that come over a line, and says how it ends.
+//! A terminal belongs to a session of processes, which the daemon is not part of. So the process with the terminal
+//! starts the program ([`serve`]), with descriptors that arrive over a line, and reports its end.
 //!
-//! The program is to it what a job is to a shell: a process group in the background. What reads from the terminal there, or
-//! changes its modes, is stopped by the kernel (SIGTTIN, SIGTTOU), which is how it is known that it asks. Only then it gets
-//! the terminal, in its turn, until it has ended or is known to have asked. So nothing that is typed is taken from others,
-//! Ctrl-C reaches no program whose connection others use, and the program stays when the caller has left: until then the
-//! caller's session keeps it from being orphaned, and afterwards reading from the terminal is an error.
+//! It treats the program like a shell's background job, in a process group of its own. The kernel stops a background
+//! program that reads from the terminal or changes its modes (SIGTTIN, SIGTTOU), which shows that it asks. Only then is
+//! the terminal lent, in turn, until the program has ended or is known to have asked. So no input is taken from others,
+//! Ctrl-C does not reach a program whose connection others use, and the program survives its caller: while the caller
+//! lives, its session keeps the program from being orphaned; afterwards reading from the terminal is an error.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,10 +39,10 @@ use trunkline_request::World;
 use crate::program::local_program;
 use crate::prompt::{Terminal, Turn};
 
-/// A request to the process that has the terminal.
+/// A request to the process with the terminal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    /// To start a program. Brings its standard streams.
+    /// Starts a program. Brings its standard streams.
     Start {
         #[serde(with = "trunkline_request::os_bytes")]
         program: OsString,
@@ -49,42 +50,42 @@ enum Order {
         arguments: Vec<OsString>,
         world: Box<World>,
     },
-    /// To take the terminal back: the program asks no more.
+    /// Takes the terminal back: the program will not ask again.
     GiveBack,
-    /// To kill the program and its process group.
+    /// Kills the program and its process group.
     Kill,
 }
 
-/// A reply of the process that has the terminal.
+/// A reply of the process with the terminal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
-    /// The program runs. Brings its process, as a descriptor.
+    /// The program runs. Brings a descriptor of its process.
     Started,
-    /// It does not, and why.
+    /// The program could not be started, for this reason.
     NotStarted(String),
-    /// It has ended, with success or not, and had the terminal or not.
+    /// The program has ended. `success`: with status 0. `asked`: it had the terminal.
     Ended { success: bool, asked: bool },
     /// It wanted the terminal, which is not lent, and was killed.
     WantedTerminal,
 }
 
-/// A packet: an environment may be as long as the kernel lets one be that begins a program, and the socket takes this much.
+/// The longest packet: room for the largest environment that the kernel accepts, and the limit of the socket.
 const LONGEST: usize = 160 * 1024;
 
-/// No packet brings more descriptors.
+/// The most descriptors in a packet.
 const MAX_FDS: usize = 3;
 
 /// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself, or by a signal.
+    /// It exited, or was ended by a signal.
     Exited {
-        /// With status 0.
+        /// True if its status was 0.
         success: bool,
-        /// It has asked on its caller's terminal.
+        /// True if it asked on its caller's terminal.
         asked: bool,
     },
-    /// It wanted to ask on the terminal of a caller who lends none, and was killed.
+    /// It wanted to ask on the terminal of a caller that lends none, and was killed.
     WantedTerminal,
 }
 
@@ -97,7 +98,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Has `program` started by the caller. `None` where that has no terminal, or is not there any more.
+    /// Makes the caller start `program`. Returns `None` if the caller has no terminal, or has left.
     pub(crate) async fn start(
         program: &OsStr,
         arguments: &[OsString],
@@ -107,15 +108,15 @@ impl Lent {
         Self::start_over(world.terminal.line().await?, program, arguments, world, streams).await
     }
 
-    /// Starts `program` at this process's own terminal, which it does not get: one that asks there is killed, where any other in the
-    /// background stands still for ever. `None` without a terminal.
+    /// Starts `program` at this process's own terminal without lending it: if it asks there it is killed, whereas any
+    /// other background program would stay stopped forever. Returns `None` without a terminal.
     pub(crate) async fn start_refused(
         program: &OsStr,
         arguments: &[OsString],
         world: &World,
         streams: &[OwnedFd; 3],
     ) -> Option<io::Result<Self>> {
-        // Only a process that has one can open it; and before Linux 5.3 there are no descriptors of processes.
+        // Only a process with a terminal can open this; before Linux 5.3 there are no process descriptors.
         File::open("/dev/tty").ok()?;
         pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
         let (ours, theirs) = line().ok()?;
@@ -173,7 +174,7 @@ impl Lent {
     }
 
     pub(crate) async fn wait_until_gone(&mut self) {
-        // A process that has ended can be read from (pidfd_open(2)).
+        // A process descriptor becomes readable when the process ends (pidfd_open(2)).
         let _ = self.process.readable().await;
     }
 
@@ -183,7 +184,7 @@ impl Lent {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.process, signal);
-        // One that is stopped has to be continued for it.
+        // A stopped process must be continued to receive it.
         let _ = pidfd_send_signal(&self.process, Signal::CONT);
     }
 
@@ -212,7 +213,7 @@ fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(fd)
 }
 
-/// Both ends of a line.
+/// Returns both ends of a line.
 ///
 /// # Errors
 /// The system's.
@@ -241,7 +242,7 @@ fn send<T: Serialize>(line: impl AsFd, said: &T, fds: &[BorrowedFd<'_>]) -> io::
     Ok(())
 }
 
-/// The next packet; `None` at the end.
+/// Receives the next packet; `None` at the end.
 fn receive<T: DeserializeOwned>(line: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -268,12 +269,12 @@ fn receive<T: DeserializeOwned>(line: impl AsFd) -> io::Result<Option<(T, Vec<Ow
 pub enum Lending {
     /// It gets the terminal.
     Lent,
-    /// It is killed, and that is told: who asks is asked again by somebody else.
+    /// It is killed, and the caller is told: another program will run it again and let it ask.
     Refused,
 }
 
-/// Serves a line: starts a program on the terminal of this process, and lends that as it is said, in threads of its own. Where
-/// this process has no terminal, the line ends, and the other side starts the program.
+/// Serves a line in separate threads: starts a program on this process's terminal and lends the terminal as `lending`
+/// says. If this process has no terminal, the line ends, and the other side starts the program.
 pub fn serve(line: OwnedFd, lending: Lending) {
     let serving = move || match serve_line(line, lending) {
         Ok(()) => {}
@@ -311,7 +312,7 @@ fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
     command.args(arguments).process_group(0);
     command.stdin(input).stdout(output).stderr(errors);
     let started = command.spawn();
-    // With it go the copies of the program's streams.
+    // Closes our copies of the program's streams.
     drop(command);
     let program = match started {
         Ok(child) => Pid::from_child(&child),
@@ -332,7 +333,7 @@ fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
         complaints: Mutex::new(complaints),
         state: Mutex::default(),
     });
-    // If nobody hears it, the reader sees the end of the line.
+    // If this cannot be sent, the reader sees the end of the line.
     let _ = send(&line, &Told::Started, &[process.as_fd()]);
     let line = Arc::new(line);
     let (orders, ordered) = (line.clone(), job.clone());
@@ -340,7 +341,7 @@ fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
     reader.spawn(move || ordered.take_orders(&orders))?;
     let told = job.attend();
     let _ = send(&*line, &told, &[]);
-    // The reader, and the line with it, last as long as the other end.
+    // The reader thread and the line last as long as the other end.
     Ok(())
 }
 
@@ -349,39 +350,39 @@ struct Job {
     program: Pid,
     terminal: File,
     lending: Lending,
-    /// The standard error of a program that does not get the terminal. Guarded for as long as it is written to.
+    /// The standard error of a program that does not get the terminal. Locked while it is written to.
     complaints: Mutex<Option<OwnedFd>>,
-    /// Guarded for as long as the terminal changes hands.
+    /// Locked while the terminal changes hands.
     state: Mutex<JobState>,
 }
 
 #[derive(Default)]
 struct JobState {
-    /// While the program has the terminal.
+    /// Set while the program has the terminal.
     loan: Option<Loan>,
-    /// It is to ask no more.
+    /// It may not ask any more.
     over: bool,
-    /// It has ended and was waited for: its number may be another's.
+    /// It has ended and was waited for, so its number may be reused.
     ended: bool,
 }
 
-/// The terminal in the hands of a program.
+/// The terminal while a program has it.
 struct Loan {
     modes: Option<Termios>,
-    /// Keeps the process that sees its keys.
+    /// Keeps the witness alive, which sees its keys.
     _witness: ChildStdin,
     _turn: Turn,
 }
 
-/// The last words of a program that is killed because it asks.
+/// The message of a program that is killed because it asks.
 const WANTED_TERMINAL: &str = "killed, as it asks on the terminal, which only trunkline's own programs lend: log in with trunkline \
                                ssh, and use the daemon's connection\n";
 
-/// How often this process is stopped that nobody brings to the foreground.
+/// How often this process is stopped if it is not brought to the foreground.
 const STOPS: usize = 20;
 
 impl Job {
-    /// Takes orders until the other end has nothing more to say.
+    /// Handles orders until the other end closes.
     fn take_orders(&self, line: &OwnedFd) {
         without_stops();
         while let Ok(Some((order, _))) = receive(line) {
@@ -394,12 +395,12 @@ impl Job {
         self.lend_no_more();
     }
 
-    /// Looks after the program until it has ended.
+    /// Handles the program's stops until it has ended.
     fn attend(self: &Arc<Self>) -> Told {
         without_stops();
         let (mut asked, mut refused) = (false, false);
         loop {
-            // It stays a zombie, whose number is nobody else's, until the state says that it has ended.
+            // The process stays a zombie, and keeps its number, until the state says that it has ended.
             let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
             let Ok(Some(status)) = retry_on_intr(|| waitid(WaitId::Pid(self.program), options)) else {
                 return Told::Ended {
@@ -433,13 +434,13 @@ impl Job {
         }
     }
 
-    /// Sees to a program that was stopped. `false` where it wanted what it does not get.
+    /// Handles a stop of the program. Returns false if it wanted the terminal but does not get it.
     fn stopped_by(self: &Arc<Self>, signal: Option<Signal>) -> bool {
         match signal {
             Some(Signal::TTIN | Signal::TTOU) => {
                 let lent = self.lending == Lending::Lent && self.lend();
                 if !lent {
-                    // As where the terminal has gone: what reads there next has an error.
+                    // As if the terminal were gone: the next read there fails.
                     self.signal(Signal::HUP);
                     self.signal(Signal::CONT);
                     if self.lending == Lending::Refused {
@@ -449,24 +450,24 @@ impl Job {
                 }
                 lent
             }
-            // Ctrl-Z: for all that the user has started there.
+            // Ctrl-Z applies to everything that the user has started there.
             Some(Signal::TSTP) => {
                 let had_it = self.take_back(&mut self.state());
                 let _ = kill_process_group(getpgrp(), Signal::TSTP);
                 if had_it {
-                    // The signal may take effect in another thread first.
+                    // The signal may first take effect in another thread.
                     std::thread::sleep(Duration::from_millis(10));
                     return self.lend();
                 }
                 self.signal(Signal::CONT);
                 true
             }
-            // Somebody else's business.
+            // Another process sent it.
             _ => true,
         }
     }
 
-    /// Says in the program's place why it ends.
+    /// Writes the reason for its end to the program's standard error.
     fn complain(&self) {
         if let Some(errors) = self.complaints().take() {
             let _ = rustix::io::write(errors, WANTED_TERMINAL.as_bytes());
@@ -477,14 +478,14 @@ impl Job {
         self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it the terminal, as soon as nothing else is asked there.
+    /// Lends the terminal as soon as no other question is on it.
     fn lend(self: &Arc<Self>) -> bool {
         let waits = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(waits) = waits else { return false };
         for _ in 0..STOPS {
             let over = {
                 let mut state = self.state();
-                // One that had it and is in the background again.
+                // It may have had the terminal before and be in the background again.
                 self.take_back(&mut state);
                 state.over
             };
@@ -516,15 +517,16 @@ impl Job {
                 return true;
             }
             drop((state, turn));
-            // This process is in the background itself: as any that asks there, until it is brought to the foreground.
+            // This process itself is in the background: it stops like any other that asks, until it is brought to the
+            // foreground.
             let _ = kill_process_group(getpgrp(), Signal::TTIN);
             std::thread::sleep(Duration::from_millis(10));
         }
         false
     }
 
-    /// Puts a process beside the program that ends by the keys that interrupt and quit, which are for whatever the user has
-    /// started there: this process is told of them, too. It ends with what is returned.
+    /// Starts a process beside the program that dies of the interrupt and quit keys. These are for everything that the
+    /// user has started there, so this process learns of them. Dropping the result ends the witness.
     fn witness(self: &Arc<Self>) -> io::Result<ChildStdin> {
         let mut witness = Command::new("cat");
         witness
@@ -554,7 +556,7 @@ impl Job {
         self.take_back(&mut state);
     }
 
-    /// Takes the terminal back, as it was lent. Whether it was.
+    /// Takes the terminal back with its earlier modes. Returns true if it was lent.
     fn take_back(&self, state: &mut JobState) -> bool {
         let Some(loan) = state.loan.take() else {
             return false;
@@ -580,7 +582,7 @@ impl Job {
     }
 }
 
-/// Lets this thread change the terminal from the background, which would stop the process (tcsetpgrp(3)).
+/// Lets this thread change the terminal from the background, which would otherwise stop the process (tcsetpgrp(3)).
 fn without_stops() {
     let mut signals = SigSet::empty();
     signals.add(Blocked::SIGTTOU);

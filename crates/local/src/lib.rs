@@ -1,6 +1,5 @@
-//! Work done on this machine for a caller: programs that run in their world ([`program`]), and questions that are put
-//! to them ([`prompt`]). There is no engine and no cryptography in it: the program that the user types needs it as much
-//! as the daemon does.
+//! Local work for a caller: programs that run in their environment ([`program`]), and questions to them ([`prompt`]).
+//! There is no engine and no cryptography here, because both the user's program and the daemon need this.
 
 pub mod child;
 pub mod lent;

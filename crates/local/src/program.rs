@@ -1,9 +1,9 @@
-//! Programs on this machine that are run for a request: in its caller's world, whatever the world of this process is.
+//! Local programs that are run for a request, in its caller's environment and not this process's.
 //!
-//! A child has its standard streams and no other descriptor: what this process opens is close-on-exec, and what it was
-//! started with a shell closes. Environment and directory are set as the child starts. The file mode mask and the limits
-//! belong to a process as a whole and cannot be set between fork and exec without `unsafe`; where they differ from the
-//! caller's, which they do in the daemon, the shell sets them. It becomes the program.
+//! A child has only its standard streams: descriptors that this process opens are close-on-exec, and inherited ones are
+//! closed by a shell. Environment and directory are set as the child starts. The file mode mask and the limits belong
+//! to a whole process and cannot be set between fork and exec without `unsafe`. If they differ from the caller's, as in
+//! the daemon, the shell sets them, and then executes the program.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -16,27 +16,27 @@ use tokio::process::Command;
 
 use trunkline_request::{Limits, World, current_umask};
 
-/// `program` in `world`. Arguments and streams are the caller's to add.
+/// Returns the command for `program` in `world`. The caller adds arguments and streams.
 pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
     let mut command = shell_command(&restore_commands(world).unwrap_or_default(), program.as_ref());
     command.env_clear().envs(&world.env).current_dir(directory(world));
     command
 }
 
-/// `program` with nothing of this process's but its environment, directory, mask and limits: without descriptors beyond the
-/// standard streams.
+/// Returns the command for `program` with this process's environment, directory, mask and limits, and only the standard
+/// streams.
 pub(crate) fn without_descriptors(program: impl AsRef<OsStr>) -> Command {
     shell_command("", program.as_ref())
 }
 
-/// `program`, behind the commands of a shell, where there are any, and those that close what would be inherited.
+/// Returns the command for `program`, run by a shell if there are commands to run first or descriptors to close.
 fn shell_command(script: &str, program: &OsStr) -> Command {
     static INHERITED: OnceLock<Vec<u32>> = OnceLock::new();
     let inherited = INHERITED.get_or_init(inheritable);
     if script.is_empty() && inherited.is_empty() {
         return Command::new(program);
     }
-    // POSIX has redirections of descriptors up to 9 only, and some shells keep to that.
+    // POSIX only has redirections of descriptors up to 9, and some shells support no more.
     let large = inherited.iter().any(|fd| *fd > 9) && Path::new("/bin/bash").exists();
     let mut script = script.to_owned();
     for fd in inherited.iter().filter(|fd| large || **fd <= 9) {
@@ -51,8 +51,8 @@ fn shell_command(script: &str, program: &OsStr) -> Command {
     command
 }
 
-/// The descriptors of this process, beyond the standard streams, that a child inherits: those that it has of whoever started
-/// it, as Rust opens none. Which they are does not change.
+/// Returns the descriptors, except for the standard streams, that children inherit: those that this process inherited
+/// itself, as Rust opens none. They do not change.
 fn inheritable() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc/self/fdinfo");
     let numbers = entries.into_iter().flatten().flatten();
@@ -66,8 +66,8 @@ fn inheritable() -> Vec<u32> {
     numbers.filter(|fd| *fd > 2).filter(inherits).collect()
 }
 
-/// The caller's directory; the root where that was deleted or is closed to its user, whom ssh serves there all the same. A
-/// program finds no file by a name that starts there, neither way.
+/// Returns the caller's directory, or the root if it was deleted or the user may not enter it. ssh works in such a
+/// directory, too. A program finds no files by relative paths there, either way.
 fn directory(world: &World) -> &Path {
     match accessat(CWD, &world.cwd, Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => &world.cwd,
@@ -75,20 +75,21 @@ fn directory(world: &World) -> &Path {
     }
 }
 
-/// The shell's commands that give a child what its caller has and this process has not; `None` where there is nothing.
+/// Returns the shell commands that give a child the caller's settings if this process has others; `None` if there are
+/// none.
 fn restore_commands(world: &World) -> Option<String> {
     let mut script = String::new();
     if world.umask != current_umask() {
         let _ = write!(script, "umask {:04o}; ", world.umask & 0o7777);
     }
     let ours = Limits::current();
-    // A limit above what this process may have is left as it is.
+    // A limit above this process's maximum is left as it is.
     if let Some(files) = world.limits.files.filter(|_| world.limits.files != ours.files) {
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let _ = write!(script, "ulimit -S -n {} 2>/dev/null; ", files.min(most));
     }
     if world.limits.core != ours.core {
-        // POSIX has the shell count in blocks of 512 bytes.
+        // POSIX shells count in blocks of 512 bytes.
         let blocks = world.limits.core.map(|bytes| (bytes / 512).to_string());
         let blocks = blocks.as_deref().unwrap_or("unlimited");
         let _ = write!(script, "ulimit -S -c {blocks} 2>/dev/null; ");

@@ -1,10 +1,10 @@
 //! Questions to the user: passphrases, passwords, unknown host keys.
 //!
-//! A [`Prompter`] answers a [`Prompt`]. [`Never`] is BatchMode, [`Terminal`] reads from a terminal, [`Askpass`]
-//! runs a program as OpenSSH runs `SSH_ASKPASS`, and [`Standard`] chooses between the last two by ssh's
-//! rules (ssh(1), ENVIRONMENT; readpass.c). Embedding programs bring their own.
+//! A [`Prompter`] answers a [`Prompt`]. [`Never`] is BatchMode, [`Terminal`] reads from a terminal, [`Askpass`] runs a
+//! program like OpenSSH's `SSH_ASKPASS`, and [`Standard`] chooses between the last two by ssh's rules (ssh(1),
+//! ENVIRONMENT; readpass.c). Embedding programs bring their own.
 //!
-//! The environment is always an argument: in the daemon it is that of the client that asked for the work.
+//! The environment is always an argument: in the daemon it is that of the requesting client.
 
 mod askpass;
 mod terminal;
@@ -30,19 +30,18 @@ pub(crate) const MAX_ANSWER: usize = 4096;
 /// One question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// The text to show, including a blank at its end. Text that came from a server is to be [made
-    /// safe](Prompt::from_server) first.
+    /// The text to show, including a final blank. A server's text must first be [made safe](Prompt::from_server).
     pub text: String,
-    /// Whether the answer may be seen while it is typed.
+    /// True if the answer is echoed.
     pub echo: bool,
     /// The purpose of the answer.
     pub kind: PromptKind,
-    /// Whom the answer is for, as `user@host`; empty where it concerns no host.
+    /// The subject, as `user@host`; empty if it is not a host.
     pub host: String,
 }
 
 impl Prompt {
-    /// A question with a text of our own.
+    /// Returns a question with a text of our own.
     pub fn new(kind: PromptKind, text: impl Into<String>, echo: bool) -> Self {
         Self {
             text: text.into(),
@@ -52,10 +51,10 @@ impl Prompt {
         }
     }
 
-    /// The text with the host in front, unless it names the host itself. Several hosts may ask at the same time, and an
-    /// answer must not be meant for another one.
+    /// Returns the text, after the host unless the text names it. Several hosts may ask at the same time, and an answer
+    /// must not reach the wrong one.
     pub fn text_with_host(&self) -> Cow<'_, str> {
-        // What is confirmed is about this side: a key for the agent, a connection that is there.
+        // Confirmations concern this side: a key for the agent, an existing connection.
         let concerns_host = !self.host.is_empty() && self.kind != PromptKind::Confirm;
         if !concerns_host || self.text.contains(&self.host) {
             return Cow::Borrowed(&self.text);
@@ -63,26 +62,26 @@ impl Prompt {
         Cow::Owned(format!("({}) {}", self.host, self.text))
     }
 
-    /// A question whose text a server wrote (keyboard-interactive, RFC 4256): control characters, with which it
-    /// could forge a prompt of another program, become `\ooo` as in OpenSSH (`vis(3)` in `mprintf`).
+    /// Returns a server's question (keyboard-interactive, RFC 4256). Control characters, which could forge another
+    /// program's prompt, become `\ooo` as in OpenSSH (`vis(3)` in `mprintf`).
     pub fn from_server(kind: PromptKind, text: &str, echo: bool) -> Self {
         Self::new(kind, Printable::text(text), echo)
     }
 }
 
-/// Returns whether an answer to a [`PromptKind::Confirm`] allows what was asked for, by ssh's rule (readpass.c,
-/// `ask_permission`): an empty one and "yes" do. Without an answer nothing is allowed.
+/// Returns true if an answer to a [`PromptKind::Confirm`] is a yes by ssh's rule (readpass.c, `ask_permission`): an
+/// empty answer or "yes", but not a missing answer.
 pub fn allows(answer: Option<&str>) -> bool {
     answer.is_some_and(|answer| answer.is_empty() || answer.eq_ignore_ascii_case("yes"))
 }
 
-/// The answer to a question, in time; `None` if there is none: nobody to ask, or they gave up, or typed what is no
-/// UTF-8 (RFC 4252 section 8 has passwords in nothing else).
+/// The future answer; `None` if there is no one to ask, they gave up, or the answer is not UTF-8 (RFC 4252 section 8
+/// requires it for passwords).
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + Send + 'a>>;
 
 /// Something that can ask the user.
 ///
-/// Dropping the future before it is done takes the question back: a terminal is left as it was.
+/// Dropping the future withdraws the question and restores the terminal.
 ///
 /// ```
 /// use trunkline_local::prompt::{Answer, Prompt, PromptKind, Prompter};
@@ -101,43 +100,43 @@ pub trait Prompter: Send + Sync {
     /// Asks and waits for the answer.
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a>;
 
-    /// Asks what a server asks together, for those that show it in one dialog. With `None`, which is what happens if this
-    /// is not implemented, the questions come one by one through [`Self::ask`].
+    /// Asks all of a server's questions together, for prompters that show one dialog. `None`, the default, means that
+    /// the questions are asked one by one through [`Self::ask`].
     fn ask_together<'a>(&'a self, _asked: &'a ServerQuestions) -> Option<Answers<'a>> {
         None
     }
 
-    /// Returns the answerer for the present state of things.
+    /// Returns the current answerer.
     fn answerer(&self) -> Answerer {
         Answerer::Person
     }
 }
 
-/// The answerer of questions, in the order of the cost of asking it again.
+/// The kind of answerer, in the order of the cost of asking again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answerer {
-    /// Nobody, or nobody any more.
+    /// Nobody.
     #[default]
     Nobody,
-    /// A program that has its answers at hand, and gives them as often as it is asked.
+    /// A program with stored answers, which may be asked any number of times.
     Program,
-    /// A person, who is not to be asked the same again without need, and whose answer may be good for once.
+    /// A person, who must not be asked the same question again without need. The answer may be valid only once.
     Person,
 }
 
-/// The questions of one request of keyboard-interactive authentication (RFC 4256 section 3.2). There may be none: the
-/// server only has something to say.
+/// The questions of one request of keyboard-interactive authentication (RFC 4256 section 3.2). There may be none, if
+/// the server only has a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerQuestions {
-    /// The title; may be empty. Not made safe for a terminal.
+    /// The title, which may be empty. Not made safe for a terminal.
     pub name: String,
-    /// The server's instructions for them; may be empty. Not made safe for a terminal.
+    /// The server's instructions, which may be empty. Not made safe for a terminal.
     pub instruction: String,
-    /// The questions, in the server's words.
+    /// The questions, as the server wrote them.
     pub prompts: Vec<Prompt>,
 }
 
-/// As many answers as there were questions, in time; `None` gives up.
+/// The future answers, one for each question; `None` gives up.
 pub type Answers<'a> = Pin<Box<dyn Future<Output = Option<Vec<Zeroizing<String>>>> + Send + 'a>>;
 
 /// Asks nobody (BatchMode).
@@ -161,8 +160,8 @@ pub struct Standard {
 }
 
 impl Standard {
-    /// Chooses by `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE`, `DISPLAY` and `WAYLAND_DISPLAY` of the environment `env`,
-    /// which the askpass program also runs in. The terminal is this process's `/dev/tty`.
+    /// Chooses by `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE`, `DISPLAY` and `WAYLAND_DISPLAY` in the environment `env`, in
+    /// which the askpass program also runs. The terminal is this process's `/dev/tty`.
     pub fn from_env<K, V>(env: impl IntoIterator<Item = (K, V)>) -> Self
     where
         K: Into<OsString>,
@@ -186,12 +185,12 @@ impl Standard {
         }
     }
 
-    /// Returns whether there is anybody to ask.
+    /// Returns true if there is a way to ask.
     pub fn can_ask(&self) -> bool {
         self.askpass.is_allowed() || self.terminal.exists()
     }
 
-    /// Returns whether a question on the terminal was ended by its interrupt or quit key.
+    /// Returns true if a question on the terminal was ended by its interrupt or quit key.
     pub fn was_interrupted(&self) -> bool {
         self.terminal.was_interrupted()
     }
@@ -204,7 +203,7 @@ impl Standard {
 
     async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
         let askpass = &self.askpass;
-        // ssh's ask_permission(): a program or nobody, for the terminal may be busy with a session.
+        // As in ssh's ask_permission(): not on the terminal, which may be busy with a session.
         if prompt.kind == PromptKind::Confirm {
             return if askpass.is_allowed() {
                 askpass.ask(prompt).await
@@ -234,8 +233,8 @@ impl fmt::Debug for Standard {
     }
 }
 
-/// The paths where distributions put the program: Debian's build of ssh looks in the first place, the others in the
-/// rest.
+/// Returns the first existing path where distributions install the program: Debian's ssh looks in the first place,
+/// others in the rest.
 fn default_askpass() -> PathBuf {
     let places = [
         "/usr/bin/ssh-askpass",

@@ -1,9 +1,9 @@
-//! The arguments of the tools. An argument that is not known is refused: a misspelt one must not pass for none.
+//! The arguments of the tools. Unknown arguments are refused, so that a misspelt one is not ignored.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The longest that one call waits, in seconds: clients give calls up after 60.
+/// The most seconds that one call waits. Clients give up after 60.
 pub(crate) const LONGEST_WAIT: u32 = 50;
 
 fn longest_wait() -> u32 {

@@ -1,6 +1,6 @@
-//! The person is asked: through the assistant's client in the form of its protocol, or by a program that the rules name.
+//! Questions to the user: through the assistant's client with its protocol's form, or by a program that the rules name.
 //!
-//! A yes counts for exactly what was shown, for as long as the call is waited for, and once. Everything else is no.
+//! A yes applies exactly to the text shown, once, while the call is waited for. Everything else is a no.
 
 use std::collections::{HashMap, HashSet};
 use std::process::Stdio;
@@ -19,45 +19,45 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::rules::Asking;
 
-/// The time that a person may take. The client that asks may give up earlier.
+/// The time limit for the user's answer. The client may give up earlier.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Questions of the newer protocol that may be open at once.
+/// The most open questions of the newer protocol.
 const MOST_OPEN: usize = 64;
 
-/// Answers that hold for the session.
+/// The most answers remembered for the session.
 const MOST_REMEMBERED: usize = 1024;
 
-/// The name of the one question in an answer.
+/// The name of the question in an answer.
 const QUESTION: &str = "permission";
 
-/// Asks, and remembers what was said for the session.
+/// Asks the user, and remembers answers for the session.
 pub(crate) struct Person {
     codec: Option<RequestStateCodec>,
-    /// Numbers of questions that nobody has answered yet, and when they end.
+    /// The numbers of unanswered questions, and when they expire.
     open: Mutex<HashMap<String, Instant>>,
-    /// The questions that were allowed for the session.
+    /// The questions that are allowed for the session.
     remembered: Mutex<HashSet<String>>,
 }
 
 pub(crate) struct Question {
-    /// Each thing that needs a yes, as it is shown: host, user, directory, exact words, and the rule.
+    /// Each action that needs a yes, as shown: host, user, directory, exact words, and the rule.
     pub(crate) lines: Vec<String>,
     /// Whom to ask.
     pub(crate) asking: Asking,
 }
 
-/// The fate of a question.
+/// The answer to a question.
 pub(crate) enum Answer {
     /// Yes, and who said so.
     Yes(&'static str),
-    /// No, and why.
+    /// No, and the reason.
     No(String),
     /// The client has to ask, and to call again.
     Later(Box<InputRequiredResult>),
 }
 
-/// The client's message with the person's choice.
+/// The user's choice in the client's message.
 #[derive(Deserialize)]
 struct Choice {
     answer: String,
@@ -65,7 +65,7 @@ struct Choice {
 
 impl Person {
     pub(crate) fn new() -> Self {
-        // 32 random bytes are long enough for any codec.
+        // Any codec accepts 32 bytes.
         let key: [u8; 32] = rand::random();
         Self {
             codec: RequestStateCodec::try_new(key).ok(),
@@ -74,7 +74,7 @@ impl Person {
         }
     }
 
-    /// Asks, unless all of it was allowed for the session.
+    /// Asks, unless everything is allowed for the session.
     pub(crate) async fn ask(
         &self,
         question: &Question,
@@ -97,7 +97,7 @@ impl Person {
             },
             Asking::Client => elicit(question, context).await,
         };
-        // An answer to a call that is over is none, whatever it says.
+        // An answer to a cancelled call does not count.
         if context.ct.is_cancelled() {
             return Answer::No("the call was cancelled before it was answered".into());
         }
@@ -124,7 +124,7 @@ impl Person {
         }
     }
 
-    /// Of a client that may not be asked anything while it waits: it is told what to ask, and calls again with the answer.
+    /// Handles a client that may not be asked during a call: it is told what to ask, and calls again with the answer.
     fn by_client(
         &self,
         question: &Question,
@@ -162,7 +162,7 @@ impl Person {
             "the answer is not to this question, is too late, or was used before: call again without it";
         let number = codec.open_with(state, &bound).ok();
         let number = number.and_then(|number| String::from_utf8(number).ok());
-        // Taken out whatever was said: it is used once.
+        // Removed whatever the answer is, so that it is used once.
         if number.is_none_or(|number| open.remove(&number).is_none()) {
             return Ok(Err(stale.into()));
         }
@@ -178,7 +178,7 @@ impl Person {
 const CANNOT_ASK: &str = "a person has to be asked, and this client cannot ask: have 'ask' in mcp.toml name a program that does, or allow \
                           it there";
 
-/// The person's choice.
+/// The user's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     No,
@@ -207,7 +207,7 @@ impl Said {
     }
 }
 
-/// Returns whether the server may ask nothing by itself.
+/// Returns true if the server may not ask by itself.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context
         .protocol_version()
@@ -217,11 +217,11 @@ fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
 fn can_be_asked(context: &RequestContext<RoleServer>) -> bool {
     let capabilities = context.client_capabilities();
     let elicitation = capabilities.and_then(|capabilities| capabilities.elicitation);
-    // One that names no mode has the form.
+    // A client that names no mode supports forms.
     elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
 }
 
-/// Returns the data that an answer is bound to: all of the call, and everything that was shown.
+/// Returns the data that an answer is bound to: the whole call, and all text shown.
 fn bound_to(question: &Question, request: &CallToolRequestParams) -> Vec<u8> {
     let call = json!([request.name, request.arguments, question.lines]).to_string();
     digest::digest(&digest::SHA256, call.as_bytes()).as_ref().to_vec()
@@ -280,7 +280,7 @@ async fn elicit(question: &Question, context: &RequestContext<RoleServer>) -> Re
     }
 }
 
-/// Asks by a program: the question is its input, and it says "once" or "session" for yes and ends with status 0.
+/// Asks through a program: the question is its input. For a yes it prints "once" or "session" and exits with status 0.
 async fn by_program(
     words: &[String],
     question: &Question,
@@ -301,7 +301,7 @@ async fn by_program(
         .stderr(Stdio::null());
     let mut child = command.kill_on_drop(true).spawn().map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
-        // One that reads nothing may know what it asks.
+        // A program that reads nothing may know the question.
         let _ = input.write_all(text(question).as_bytes()).await;
     }
     let output = tokio::select! {

@@ -1,5 +1,5 @@
-//! One call of a tool: what it wants to do is held against the rules, the person is asked where they say so, and all of it is
-//! recorded, before anything happens.
+//! One call of a tool. Before anything happens, its actions are checked against the rules, the user is asked if
+//! necessary, and everything is recorded.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ use crate::record;
 use crate::rules::{Action, Rules, Verdict};
 use crate::state::State;
 
-/// The reason why a call did nothing, or not everything.
+/// The reason why a call did nothing, or only a part.
 pub(crate) enum Problem {
     /// A message for the assistant.
     Told(String),
-    /// The client has to ask the person first.
+    /// The client has to ask the user first.
     Later(Box<InputRequiredResult>),
 }
 
@@ -48,22 +48,23 @@ pub(crate) struct Call<'a> {
     pub(crate) client: OnBehalf,
 }
 
-/// The permission for an action, once that is decided.
+/// The permission for actions.
 pub(crate) struct Permit {
-    /// The rules that the person said yes to.
+    /// The rules for which the user said yes.
     asked: Vec<String>,
-    /// The audit records of each action, in the order in which they were named.
+    /// The audit records of the actions, in order.
     pub(crate) entries: Vec<Entry>,
 }
 
 impl Call<'_> {
-    /// A host by the name that the assistant gives it.
+    /// Parses the host's name from the assistant.
     ///
     /// # Errors
-    /// It is not a host, or none that any rule is about.
+    /// It is not a host, or no rule is about it.
     pub(crate) async fn destination(&self, name: &str) -> Result<Destination, Problem> {
         let destination = hosts::destination(name).map_err(Problem::new)?;
-        // Of a name that no rule is about, ssh_config is not asked: what it runs for names is not for an assistant to choose.
+        // ssh_config is not asked about names that no rule is about: an assistant must not choose the commands that it
+        // runs for names.
         if self.rules.knows(&destination) && self.rules.deny_anything() {
             let hostname = self.state.hosts.hostname(&destination, self.rules).await?;
             self.rules.means(&destination, &hostname);
@@ -78,10 +79,10 @@ impl Call<'_> {
         }
     }
 
-    /// Decides whether all of this may be done, and records it.
+    /// Decides whether all actions are permitted, and records them.
     ///
     /// # Errors
-    /// It may not.
+    /// They are not permitted.
     pub(crate) async fn permit(&self, wants: &[(Destination, Action)]) -> Result<Permit, Problem> {
         let verdicts: Vec<_> = wants
             .iter()
@@ -133,7 +134,7 @@ impl Call<'_> {
         Ok(Permit { asked, entries })
     }
 
-    /// Returns the text that a person sees of an action that needs a yes.
+    /// Returns the text that a user sees about an action that needs a yes.
     async fn describe(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
         let address = self.state.hosts.address(host, self.rules).await?;
         let place = match action {
@@ -141,7 +142,7 @@ impl Call<'_> {
             Action::Read(_) | Action::Write(_) => "",
         };
         let what = action.to_string();
-        // Nothing that was shown may be other than what is done: text that would have to be cut or marked is not asked for.
+        // The text shown must be exactly what is done, so nothing that would be cut or escaped can be asked.
         let shown = Printable::line(&what);
         if *shown != what {
             return Err(Problem::new(
@@ -164,19 +165,19 @@ impl Call<'_> {
             .await
     }
 
-    /// Records that something is not done, and tells why.
+    /// Records that an action was refused, and returns the reason.
     async fn refuse(&self, host: &Destination, action: &Action, decision: &str, why: &str) -> Problem {
         let failure = Failure::new(ErrorKind::Configuration, why);
         match self.begin(host, action, decision).await {
             Ok(entry) => record::end::<()>(&entry, &Err(failure)),
-            // What may not be done need not be recorded to be refused.
+            // A refusal does not depend on its record.
             Err(error) => tracing::warn!("a refusal is not in the audit trail: {error}"),
         }
         Problem::new(format!("{why} (did not start)"))
     }
 
-    /// Returns whether something may be done that was found out meanwhile: `named` as the rules allow it, `really` what
-    /// it is, for instance where a link leads to.
+    /// Returns true if an action is permitted that turned out to differ: `named` is the action as the rules allow it,
+    /// `really` what it is, for instance at a link's target.
     pub(crate) fn permits(
         &self,
         permit: &Permit,
@@ -192,10 +193,10 @@ impl Call<'_> {
         is_allowed && !self.rules.denies(host, really)
     }
 
-    /// A host to work on.
+    /// Returns a host to work on.
     ///
     /// # Errors
-    /// This process has no place in the system.
+    /// This process has no working directory.
     pub(crate) async fn host(
         &self,
         destination: &Destination,
@@ -203,11 +204,11 @@ impl Call<'_> {
         self.state.hosts.host(destination, self.rules, &self.client).await
     }
 
-    /// Tells the client how far the call is, where it wants to know.
+    /// Reports progress to the client, if requested.
     pub(crate) async fn progress(&self, done: f64, message: String) {
         if let Some(token) = self.context.meta.get_progress_token() {
             let progress = ProgressNotificationParam::new(token, done).with_message(message);
-            // Whoever has gone hears nothing.
+            // The client may have gone.
             let _ = self.context.peer.notify_progress(progress).await;
         }
     }

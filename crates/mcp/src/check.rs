@@ -1,4 +1,4 @@
-//! `trunkline mcp check`: what the rules say, without doing it.
+//! `trunkline mcp check`: shows what the rules decide, without doing it.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +12,8 @@ use crate::words;
 /// Arguments of `trunkline mcp check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command, as an assistant would give it: one argument. Without it and without a path, the rules are only read.
+    /// The command, as an assistant would give it: one argument. Without it and without a path, the rules are only
+    /// read.
     command: Option<String>,
     /// On which host; every host that the rules name if not given.
     #[arg(long, short = 'H', value_name = "HOST")]
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     write: Option<String>,
 }
 
-/// 0 where it is allowed everywhere, 1 where it is denied somewhere, 2 where somebody would be asked.
+/// Returns 0 if the action is allowed everywhere, 1 if it is denied somewhere, 2 if a user would be asked.
 pub(crate) fn main(args: &Args, path: &Path) -> anyhow::Result<u8> {
     let rules = Rules::load(path)?;
     let mut out = std::io::stdout();

@@ -1,7 +1,8 @@
 //! Files on hosts, over SFTP.
 //!
-//! A path is checked twice: as it was given, before anything is asked of the host, and where it really is once its links are
-//! followed. Whoever can change links on the host between that and the opening can lead a read elsewhere: SFTP has no call
+//! A path is checked twice: as given, before the host is asked anything, and as its real path once links are followed.
+//! A user who can change links on the host between the check and the opening can redirect a read: SFTP has no call that
+//! follows no links.
 //! that follows none.
 
 use std::fmt::Write as _;
@@ -16,16 +17,15 @@ use trunkline_text::Printable;
 
 use crate::rules::{Action, clean};
 
-/// Bytes of a file that is hashed before it is replaced.
+/// The longest file that is hashed before it is replaced.
 const MOST_HASHED: u64 = 64 << 20;
 
-/// A call's rights to files of one host.
+/// The access of a call to files of one host.
 pub(crate) struct Files<'a> {
     pub(crate) sftp: Sftp,
-    /// Whether something may be done, as it is named and as it really is: what the rules allow, and what the person has said
-    /// yes to.
+    /// Returns true if an action is permitted, by its given and its real path: by the rules and the user's answers.
     pub(crate) permits: &'a (dyn Fn(&Action, &Action) -> bool + Sync),
-    /// The directories that the rules name, through which a path may lead.
+    /// The directories in the rules, through which a path may lead.
     pub(crate) directories: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ pub(crate) struct Written {
     pub(crate) mode: Option<u32>,
 }
 
-/// Something about a file that is not as it should be, before anything was changed.
+/// Returns the failure for a precondition that is not met, before anything was changed.
 pub(crate) fn refuse(message: impl Into<String>) -> Failure {
     Failure::new(ErrorKind::File, message)
 }
 
-/// A hash as everybody writes it.
+/// Returns the hash in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }
@@ -71,10 +71,10 @@ fn is_missing(error: &Error) -> bool {
 }
 
 impl Files<'_> {
-    /// Returns the real path, if that may be touched as well: its last part need not exist.
+    /// Returns the real path, if an action on it is permitted, too. Its last part need not exist.
     ///
     /// # Errors
-    /// It may not; the host does not say.
+    /// The action is not permitted, or the host does not answer.
     pub(crate) async fn real(
         &self,
         path: &str,
@@ -85,7 +85,7 @@ impl Files<'_> {
         if (self.permits)(&really, &really) {
             return Ok(real);
         }
-        // The rule's own directory may be a link, which whoever wrote the rule has vouched for.
+        // The rule's own directory may be a link, which the rule's author has accepted.
         for directory in &self.directories {
             let Ok(there) = self.resolve(directory).await else {
                 continue;
@@ -119,7 +119,7 @@ impl Files<'_> {
     /// Returns the attributes of a path, without following links.
     ///
     /// # Errors
-    /// It is not there, or nobody says.
+    /// It does not exist, or the host does not answer.
     pub(crate) async fn look(&self, path: &str) -> Result<Found, Failure> {
         let attributes = self.sftp.lstat(path).await.map_err(Failure::from)?;
         Ok(Found {
@@ -128,7 +128,7 @@ impl Files<'_> {
         })
     }
 
-    /// The path of something whose parent has to be real, and which is itself not followed.
+    /// Returns the path with its parent's real path. The last part is not followed.
     ///
     /// # Errors
     /// As [`Self::real`].
@@ -146,10 +146,10 @@ impl Files<'_> {
         Ok(with_name(parent))
     }
 
-    /// A part of a file.
+    /// Reads a part of a file.
     ///
     /// # Errors
-    /// It cannot be read, or may not.
+    /// It cannot be read, or is not permitted.
     pub(crate) async fn read(&self, path: &str, offset: u64, most: usize) -> Result<Read, Failure> {
         let real = self.real(path, Action::Read).await?;
         self.regular(&real).await?;
@@ -172,13 +172,13 @@ impl Files<'_> {
             }
             bytes.extend_from_slice(&piece);
         }
-        // What a file of /proc says of its size is nothing.
+        // Files in /proc report no size.
         let size = attributes.size.unwrap_or(0).max(offset + bytes.len() as u64);
         file.close().await.map_err(Failure::from)?;
         Ok(Read { bytes, size })
     }
 
-    /// Returns the attributes of a regular file: a pipe or a device would keep its opener waiting.
+    /// Returns the attributes of a regular file. Opening a pipe or a device could block.
     async fn regular(&self, real: &str) -> Result<FileAttributes, Failure> {
         let attributes = self.sftp.stat(real).await.map_err(Failure::from)?;
         match attributes.file_type() {
@@ -187,7 +187,7 @@ impl Files<'_> {
         }
     }
 
-    /// The hash of a file that is there; `None` where nothing is.
+    /// Returns the hash of an existing file; `None` if there is none.
     async fn hash(&self, real: &str) -> Result<Option<String>, Failure> {
         let opened = self.sftp.open(real, OpenFlags::READ, FileAttributes::default());
         let mut file = match opened.await {
@@ -209,8 +209,8 @@ impl Files<'_> {
         }
     }
 
-    /// Makes or replaces a file, at once. One that is there keeps its owner and permissions and has to have the hash that is
-    /// expected; `None` expects none to be there.
+    /// Creates or replaces a file atomically. An existing file keeps its owner and permissions and must have the
+    /// expected hash; `None` expects that there is none.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -248,7 +248,7 @@ impl Files<'_> {
             .replace(&real, &beside, content, there.as_ref(), expected)
             .await;
         if done.is_err() {
-            // What is left of it is nobody's.
+            // Removes the rest of the temporary file.
             let _ = self.sftp.remove(&beside).await;
         }
         done?;
@@ -261,7 +261,7 @@ impl Files<'_> {
         })
     }
 
-    /// Whether a file is what is expected.
+    /// Checks that a file is the expected one.
     async fn expect(&self, real: &str, is_there: bool, expected: Option<&str>) -> Result<(), Failure> {
         let shown = Printable::line(real);
         match (is_there, expected) {
@@ -291,7 +291,7 @@ impl Files<'_> {
     ) -> Result<(), Failure> {
         let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
         let attributes = FileAttributes {
-            // Until it has those of the file that it replaces, it is its owner's alone.
+            // Private to its owner until it gets the permissions of the file that it replaces.
             permissions: there.map(|_| Permissions(0o600)),
             ..FileAttributes::default()
         };
@@ -305,21 +305,21 @@ impl Files<'_> {
         if let Some(there) = there {
             self.keep(&file, real, there).await?;
         }
-        // A server without fsync@openssh.com writes it when it likes.
+        // A server without fsync@openssh.com writes it at its own time.
         let _ = file.sync().await;
         file.close_at(length).await.map_err(Failure::from)?;
         match there {
             None => self.sftp.rename_new(beside, real).await.map_err(Failure::from),
             Some(_) => {
-                // What was there a moment ago may be another one by now.
+                // The file may have been replaced meanwhile.
                 self.expect(real, true, expected).await?;
                 self.sftp.rename_posix(beside, real).await.map_err(Failure::from)
             }
         }
     }
 
-    /// Gives a new file the owner and the permissions of the one that it replaces, in this order: a change of owner takes
-    /// set-user-ID away.
+    /// Gives a new file the owner and the permissions of the one that it replaces, in this order: changing the owner
+    /// clears set-user-ID.
     async fn keep(
         &self,
         file: &trunkline::sftp::File,
@@ -348,10 +348,10 @@ impl Files<'_> {
         file.setstat(permissions).await.map_err(Failure::from)
     }
 
-    /// The names in a directory, at most so many; whether there are more.
+    /// Lists at most `most` names of a directory. Also returns true if there are more.
     ///
     /// # Errors
-    /// It cannot be listed, or may not.
+    /// It cannot be listed, or is not permitted.
     pub(crate) async fn list(
         &self,
         path: &str,
@@ -375,19 +375,19 @@ impl Files<'_> {
         Ok((names, false))
     }
 
-    /// The size of a regular file.
+    /// Returns the size of a regular file.
     ///
     /// # Errors
-    /// It is none, or may not be looked at.
+    /// It is not a regular file, or is not permitted.
     pub(crate) async fn size(&self, path: &str) -> Result<u64, Failure> {
         let real = self.real(path, Action::Read).await?;
         Ok(self.regular(&real).await?.size.unwrap_or(0))
     }
 
-    /// The last lines of a file, and where it ends; or what follows an offset.
+    /// Returns the last lines of a file and the offset of its end.
     ///
     /// # Errors
-    /// It cannot be read, or may not.
+    /// It cannot be read, or is not permitted.
     pub(crate) async fn tail(
         &self,
         path: &str,
@@ -403,7 +403,7 @@ impl Files<'_> {
         let feeds = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
         let start = match feeds.map(|(at, _)| at + 1).nth(lines.saturating_sub(1)) {
             Some(start) => start,
-            // The first line of what was read may be the end of one only.
+            // The first line may be incomplete.
             None if from > 0 => text.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
             None => 0,
         };
@@ -411,7 +411,7 @@ impl Files<'_> {
     }
 }
 
-/// The word for what something is.
+/// Returns the word for a kind of file.
 pub(crate) fn kind(attributes: &FileAttributes) -> &'static str {
     match attributes.file_type() {
         Some(FileType::Regular) => "file",

@@ -1,4 +1,4 @@
-//! The hosts that an assistant works on, over the daemon's connections.
+//! The hosts on which an assistant works, through the daemon's connections.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use trunkline_request::destination::Destination;
 use crate::rules::Rules;
 use crate::words::quote;
 
-/// The known hosts, and the way to the daemon. Nothing is begun before the first call.
+/// The known hosts, and the way to the daemon. Nothing is started before the first call.
 pub(crate) struct Hosts {
     world: OnceCell<Arc<World>>,
     known: Mutex<HashMap<String, Arc<Host>>>,
@@ -26,7 +26,7 @@ pub(crate) struct Hosts {
 pub(crate) struct Host {
     pub(crate) destination: Destination,
     reached: trunkline_embed::Destination,
-    /// Bounds what is done on it at once.
+    /// Limits concurrent work on it.
     pub(crate) at_once: Arc<Semaphore>,
     way: OnceCell<Arc<Way>>,
     sftp: tokio::sync::Mutex<Option<Sftp>>,
@@ -40,7 +40,7 @@ impl Hosts {
         }
     }
 
-    /// This process's world.
+    /// Returns this process's environment.
     ///
     /// # Errors
     /// It has no working directory.
@@ -53,7 +53,7 @@ impl Hosts {
         self.world.get_or_try_init(current).await
     }
 
-    /// A host, which is not connected to yet.
+    /// Returns a host, without connecting.
     ///
     /// # Errors
     /// This process has no working directory.
@@ -65,12 +65,12 @@ impl Hosts {
     ) -> Result<Arc<Host>, Failure> {
         let world = self.world().await?.clone();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is remembered is bounded by what the rules allow; an assistant that makes names up all the same finds no more of it.
+        // The rules limit how many names are remembered; an assistant that makes up names cannot exceed this.
         if known.len() > 4096 {
             known.retain(|_, host| Arc::strong_count(host) > 1);
         }
         let ssh_args = ssh_args(rules);
-        // What is in force now may be another configuration than the one that it was found by.
+        // Hosts that were found with another configuration are forgotten.
         known.retain(|_, host| host.reached.request.ssh_args == ssh_args);
         let host = known.entry(destination.as_hop()).or_insert_with(|| {
             let mut request = Request::new(destination.clone(), world);
@@ -93,7 +93,7 @@ impl Hosts {
         Ok(host.clone())
     }
 
-    /// Returns the daemon's answer; one is not started for it unless `starts`.
+    /// Returns the daemon's answer. Starts a daemon only if `starts`.
     async fn ask(&self, request: Asked, starts: bool) -> Result<Reply, Failure> {
         let starter = Starter::Installed;
         let mut client = Client::connect(&self.place().await?, starts.then_some(&starter)).await?;
@@ -104,17 +104,17 @@ impl Hosts {
         }
     }
 
-    /// Returns the place of the daemon.
+    /// Returns the daemon's place.
     ///
     /// # Errors
-    /// Nowhere.
+    /// There is none.
     pub(crate) async fn place(&self) -> Result<Place, Failure> {
         let world = self.world().await?;
         let place = Place::find(|name| world.var(name).map(PathBuf::from));
         Ok(place.map_err(ClientError::from)?)
     }
 
-    /// Hosts with connections. Without a daemon there are none.
+    /// Returns the hosts with connections. Without a daemon there are none.
     ///
     /// # Errors
     /// The daemon cannot be asked.
@@ -129,7 +129,7 @@ impl Hosts {
         }
     }
 
-    /// The aliases of ssh_config that match a pattern.
+    /// Returns the aliases of ssh_config that match a pattern.
     ///
     /// # Errors
     /// The daemon cannot be asked.
@@ -162,7 +162,7 @@ impl Hosts {
         }
     }
 
-    /// The host that ssh_config means by a destination.
+    /// Returns the host name to which a destination resolves.
     ///
     /// # Errors
     /// It cannot be resolved.
@@ -174,10 +174,10 @@ impl Hosts {
 }
 
 impl Host {
-    /// The way to it.
+    /// Returns the way to the host.
     ///
     /// # Errors
-    /// The daemon cannot be reached. It alone makes connections: this program has no engine of its own at work.
+    /// The daemon cannot be reached. Only the daemon connects: this program uses no engine of its own.
     pub(crate) async fn way(&self) -> Result<&Arc<Way>, Failure> {
         let found = async || {
             let elsewhere = async || {
@@ -193,10 +193,10 @@ impl Host {
             .map_err(|failure| self.explain(failure))
     }
 
-    /// An SFTP session, shared by all that is done with files there.
+    /// Returns an SFTP session, shared by all file operations on the host.
     ///
     /// # Errors
-    /// There is none.
+    /// It cannot be opened.
     pub(crate) async fn sftp(&self) -> Result<Sftp, Failure> {
         let mut sftp = self.sftp.lock().await;
         if let Some(open) = &*sftp {
@@ -214,7 +214,7 @@ impl Host {
         Ok(sftp.insert(opened).clone())
     }
 
-    /// A failure with what a person can do about it, where that is known.
+    /// Adds to a failure what a user can do about it, if known.
     pub(crate) fn explain(&self, mut failure: Failure) -> Failure {
         let arguments = self.reached.request.ssh_args.iter();
         let mut warm = vec!["trunkline".to_owned(), "warm".to_owned()];
@@ -239,16 +239,17 @@ impl Host {
     }
 }
 
-/// Returns ssh's arguments beside the host: none of them comes from an assistant.
+/// Returns ssh's arguments beside the host, none of which an assistant can set.
 fn ssh_args(rules: &Rules) -> Vec<OsString> {
     let file = rules.ssh_config.as_ref();
     file.map_or_else(Vec::new, |file| vec!["-F".into(), file.into()])
 }
 
-/// Returns the destination that an assistant names: `[user@]host[:port]`, and nothing that could mean an option, a jump
-/// host or a URI.
+/// Parses a destination from an assistant: `[user@]host[:port]`, which must not be readable as an option, a jump host
+/// or a URI.
 ///
 /// # Errors
+/// It is something else.
 /// It is not that.
 pub(crate) fn destination(name: &str) -> Result<Destination, String> {
     let wrong = || {
@@ -267,7 +268,7 @@ pub(crate) fn destination(name: &str) -> Result<Destination, String> {
                 port => (address, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
             }
         }
-        // More than one colon: an address without a port.
+        // Several colons: an address without a port.
         (None, Some((_, port))) if port.contains(':') => (rest, None),
         (None, Some((host, port))) => (host, Some(port)),
         (None, None) => (rest, None),

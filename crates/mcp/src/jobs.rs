@@ -1,4 +1,4 @@
-//! Commands on hosts: each runs until it ends, whether or not a call waits for it, and what it prints is kept for a while.
+//! Commands on hosts. Each runs until it ends, whether or not a call waits for it, and its output is kept for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,26 +18,26 @@ use trunkline_embed::{
 use crate::hosts::Host;
 use crate::spool::Spool;
 
-/// The time that the output of an ended command can be read.
+/// How long the output of an ended command can be read.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Commands that are remembered. The oldest ones that have ended go first.
+/// The most commands that are remembered. The oldest ended ones go first.
 const MOST: usize = 128;
 
-/// The time that a command may take to end once it was told to.
+/// How long a command may take to end once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A command to run.
 pub(crate) struct Order {
     pub(crate) host: Arc<Host>,
-    /// For the far shell.
+    /// The line for the remote shell.
     pub(crate) line: String,
     pub(crate) input: Bytes,
     /// The time limit.
     pub(crate) time: Duration,
-    /// Bytes of each output that are kept.
+    /// The most bytes of each output that are kept.
     pub(crate) output: u64,
-    /// Whether it goes on when this program ends.
+    /// True if it continues after this program ends.
     pub(crate) keeps: bool,
 }
 
@@ -46,21 +46,21 @@ pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) host: String,
     keeps: bool,
-    /// Standard output and error.
+    /// Standard output and standard error.
     outputs: [Mutex<Spool>; 2],
     state: watch::Sender<State>,
-    /// Told once.
+    /// Cancelled to stop it.
     stop: CancellationToken,
-    /// Says it to the command while it runs.
+    /// Passes the stop on to the running command.
     control: Mutex<Option<Control>>,
 }
 
 /// The state of a command.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
-    /// Counts what it has printed, so that whoever waits sees that there is more.
+    /// The number of bytes printed, which shows waiters that there is more.
     pub(crate) printed: u64,
-    /// Its end, and the time of that.
+    /// The outcome and its time, once it has ended.
     pub(crate) end: Option<(Result<ExitStatus, Failure>, Instant)>,
 }
 
@@ -75,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
-    /// Starts a command. What is recorded of it ends with it.
+    /// Starts a command. Its audit record ends with it.
     pub(crate) fn start(&self, order: Order, entry: Option<Entry>) -> Arc<Job> {
         let id = format!("{:016x}", rand::random::<u64>());
         let job = Arc::new(Job {
@@ -116,19 +116,20 @@ impl Jobs {
         job
     }
 
-    /// A command that runs, or whose output can be read still.
+    /// Finds a command that runs, or whose output is still kept.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<Job>> {
         let mut jobs = lock(&self.jobs);
         jobs.retain(|_, job| !job.has_expired());
         jobs.get(id).cloned()
     }
 
-    /// Forgets a command that has ended and whose output was given whole.
+    /// Forgets a command that has ended and whose output was returned completely.
     pub(crate) fn forget(&self, id: &str) {
         lock(&self.jobs).remove(id);
     }
 
-    /// Ends what runs, or leaves it to the daemon where it was started so. Returns when all have ended, or in two seconds.
+    /// Ends running commands, or leaves them to the daemon if they are to continue. Returns when all have ended, or
+    /// after two seconds.
     pub(crate) async fn close(&self) {
         let jobs: Vec<_> = lock(&self.jobs).values().cloned().collect();
         let mut closing = tokio::task::JoinSet::new();
@@ -200,7 +201,7 @@ impl Job {
             ended = &mut work => return ended.map_err(|failure| order.host.explain(failure)),
             () = feed => stopped_failure(),
             () = self.stop.cancelled() => stopped_failure(),
-            // The daemon keeps the time; this is for one that does not answer any more.
+            // The daemon enforces the limit; this is for one that does not answer.
             () = tokio::time::sleep_until(deadline + LAST_WORDS) => timed_out(order.time),
         };
         control.terminate();
@@ -227,12 +228,12 @@ impl Job {
         }
     }
 
-    /// Has it end, wherever it is.
+    /// Ends the command, whatever its state is.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Standard output (0) or error (1) so far.
+    /// Returns the standard output (0) or standard error (1) so far.
     pub(crate) fn output(&self, which: usize) -> MutexGuard<'_, Spool> {
         lock(&self.outputs[which])
     }
@@ -241,7 +242,7 @@ impl Job {
         self.state.borrow().clone()
     }
 
-    /// Returns the receiver of every change.
+    /// Returns a receiver of all changes.
     pub(crate) fn changes(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -273,7 +274,7 @@ fn timed_out(after: Duration) -> Failure {
     )
 }
 
-/// Returns the daemon's last reply for the audit trail.
+/// Returns the daemon's last reply, for the audit trail.
 fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
     match end {
         Ok(exit) => Reply::Exit(exit.clone()),
@@ -281,7 +282,7 @@ fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
     }
 }
 
-/// The words for where a command is.
+/// Returns the words for a command's state.
 pub(crate) fn state_words(state: &State) -> &'static str {
     match &state.end {
         None => "running",

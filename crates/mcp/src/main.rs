@@ -1,5 +1,5 @@
-//! The program `trunkline-mcp`, which `trunkline mcp` runs: hosts for coding agents, over the Model Context Protocol on standard
-//! input and output. The daemon holds the connections; `mcp.toml` says what may be done.
+//! The program `trunkline-mcp`, run by `trunkline mcp`: hosts for coding agents, over the Model Context Protocol on
+//! standard input and output. The daemon has the connections; `mcp.toml` has the rules.
 
 mod answers;
 mod arguments;
@@ -42,7 +42,7 @@ enum Command {
     Setup(setup::Args),
 }
 
-/// The exit status for errors of our own, as that of `trunkline`.
+/// The exit status for our own errors, the same as `trunkline`'s.
 const OWN_ERROR: u8 = 255;
 
 fn main() {
@@ -69,7 +69,7 @@ fn run(arguments: Arguments) -> anyhow::Result<u8> {
                 .enable_all()
                 .build()?;
             let code = runtime.block_on(server::serve(rules));
-            // A thread may sit in a read of standard input, which nothing ends.
+            // A thread may be blocked in a read of standard input.
             runtime.shutdown_background();
             Ok(u8::from(code? != ExitCode::SUCCESS))
         }

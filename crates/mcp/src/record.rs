@@ -1,4 +1,4 @@
-//! Each call in the audit trail: which client made it, on which host, with what, and what the rules or the person said.
+//! The audit record of each call: the client, the host, the action, and the decision of the rules or the user.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use trunkline_embed::{ErrorKind, Failure, OnBehalf, Place};
 
 use crate::rules::Record;
 
-/// The trail, which is opened by the first call.
+/// The trail, opened by the first call.
 #[derive(Default)]
 pub(crate) struct Trail(OnceCell<Recorder>);
 
@@ -28,10 +28,10 @@ impl Trail {
         self.0.get_or_try_init(open).await
     }
 
-    /// Records that something is about to be done, or was decided not to be.
+    /// Records an action that is about to happen, or was refused.
     ///
     /// # Errors
-    /// It cannot be recorded, and must not be done.
+    /// It cannot be recorded, so it must not happen.
     pub(crate) async fn begin(
         &self,
         place: &Place,
@@ -45,7 +45,7 @@ impl Trail {
         Ok(entry)
     }
 
-    /// Waits until all is written, at the end.
+    /// Waits until everything is written, at the end.
     pub(crate) async fn close(&self) {
         if let Some(recorder) = self.0.get() {
             recorder.close().await;
@@ -53,7 +53,7 @@ impl Trail {
     }
 }
 
-/// Records the end of something other than a command.
+/// Records the end of an action other than a command.
 pub(crate) fn end<T>(entry: &Entry, outcome: &Result<T, Failure>) {
     entry.end_by(&match outcome {
         Ok(_) => Reply::Exit(trunkline::ExitStatus::Unknown),

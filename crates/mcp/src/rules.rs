@@ -1,4 +1,4 @@
-//! `mcp.toml`: what an assistant may do. Whatever no rule allows is denied.
+//! `mcp.toml`: what an assistant may do. Everything without a rule is denied.
 
 mod pattern;
 
@@ -22,14 +22,14 @@ use pattern::{CommandPattern, Directory, HostPattern};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rules {
-    /// Who is asked where a rule says so.
+    /// Who is asked when a rule requires it.
     #[serde(deserialize_with = "asking")]
     pub(crate) ask: Asking,
     pub(crate) limits: Limits,
-    /// The file that ssh is configured by instead of the user's own (`ssh -F`): an absolute path.
+    /// The ssh_config to use instead of the user's own (`ssh -F`): an absolute path.
     #[serde(deserialize_with = "absolute")]
     pub(crate) ssh_config: Option<PathBuf>,
-    /// Whether calls are in the audit trail where `config.toml` does not ask for one.
+    /// Whether calls are recorded even if `config.toml` does not ask for an audit trail.
     pub(crate) record: Record,
     #[serde(rename = "allow")]
     allowing: Vec<Rule>,
@@ -39,8 +39,8 @@ pub(crate) struct Rules {
     denying: Vec<Rule>,
     #[serde(skip)]
     path: PathBuf,
-    /// The hosts that ssh_config means by the names of this call, where they are others: what is denied there is denied by every
-    /// name. Guarded for as long as a look-up takes.
+    /// The hosts to which this call's names resolve, if they differ: a denial of a host applies to every name of it.
+    /// The lock is held for a look-up.
     #[serde(skip)]
     meant: Mutex<BTreeMap<String, String>>,
 }
@@ -72,19 +72,19 @@ fn absolute<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PathBuf>, D::Er
 pub(crate) enum Record {
     #[default]
     Always,
-    /// Where `config.toml` has `audit`.
+    /// Only if `config.toml` sets `audit`.
     AsConfigured,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Asking {
-    /// The person in front of the assistant, through its client.
+    /// The assistant's user, through its client.
     #[default]
     Client,
-    /// Nobody: what has to be asked for is denied.
+    /// Nobody: actions that need a question are denied.
     Nobody,
-    /// A program, by its words; the first is an absolute path.
+    /// A program with its arguments; the first word is an absolute path.
     #[serde(untagged)]
     Program(Vec<String>),
 }
@@ -93,13 +93,13 @@ pub(crate) enum Asking {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// How long a command may run.
+    /// The time limit of a command.
     seconds: u32,
-    /// Bytes of each of a command's outputs that are kept.
+    /// The most bytes of each of a command's outputs that are kept.
     output: u64,
-    /// Commands and transfers at once on one host.
+    /// The most concurrent commands and transfers on one host.
     pub(crate) at_once: usize,
-    /// Hosts in one call.
+    /// The most hosts in one call.
     pub(crate) hosts: usize,
 }
 
@@ -124,19 +124,19 @@ impl Limits {
     }
 }
 
-/// The actions that are allowed on some hosts.
+/// The actions of a rule on some hosts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Rule {
     hosts: Vec<HostPattern>,
-    /// Users that may be named in front of a host. ssh_config's own needs no name.
+    /// Users that may be named before a host. The one in ssh_config needs no name.
     users: Vec<String>,
     /// Ports, likewise.
     ports: Vec<u16>,
     commands: Vec<CommandPattern>,
-    /// Commands as root, by `sudo -n`.
+    /// Commands as root, through `sudo -n`.
     sudo: Vec<CommandPattern>,
-    /// Any command line, for the far shell.
+    /// True to allow any command line, for the remote shell.
     shell: bool,
     /// Directories whose files may be read.
     read: Vec<Directory>,
@@ -165,13 +165,13 @@ impl fmt::Display for List {
 /// An action on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A command, as words.
+    /// Runs a command, given as words.
     Run { words: Vec<String>, sudo: bool },
-    /// A line for the far shell.
+    /// Runs a line in the remote shell.
     Shell(String),
-    /// To read a file or a directory's names: a clean path.
+    /// Reads a file or lists a directory: a clean path.
     Read(String),
-    /// To write a file.
+    /// Writes a file.
     Write(String),
 }
 
@@ -193,13 +193,13 @@ impl fmt::Display for Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allowed(String),
-    /// Allowed if the person says yes, by which rule.
+    /// Allowed by this rule if the user agrees.
     Ask(String),
-    /// Denied, and why.
+    /// Denied, for this reason.
     Denied(String),
 }
 
-/// Why there are no rules.
+/// The reason why there are no rules.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RulesError {
     #[error("{} does not exist, so nothing is allowed: write it ('trunkline mcp check' tells what it says), see the guide on MCP", .0.display())]
@@ -217,7 +217,7 @@ pub(crate) enum RulesError {
 }
 
 impl Rules {
-    /// Reads the file. Its mistakes are told with line and caret.
+    /// Reads the file. Errors have a line and a caret.
     ///
     /// # Errors
     /// [`RulesError`].
@@ -231,7 +231,7 @@ impl Rules {
         };
         let mut file = std::fs::File::open(path).map_err(failed)?;
         let directory = path.parent().unwrap_or(Path::new("/"));
-        // Whoever can write to the directory can put another file there.
+        // A user who can write to the directory can replace the file.
         for (path, metadata) in [
             (path, file.metadata().map_err(failed)?),
             (directory, std::fs::metadata(directory).map_err(failed)?),
@@ -273,7 +273,7 @@ impl Rules {
             .flat_map(|(list, rules)| (1..).zip(rules).map(move |(number, rule)| (list, number, rule)))
     }
 
-    /// Whether something may be done. A denial counts for more than whatever else is said; what is allowed is not asked for.
+    /// Decides about an action. A denial overrides everything else; an action that is allowed needs no question.
     pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
         let mut asks = None;
         for (list, number, rule) in self.enumerate_rules() {
@@ -299,18 +299,18 @@ impl Rules {
         }
     }
 
-    /// Returns whether a rule denies something.
+    /// Returns true if a rule denies an action.
     pub(crate) fn denies(&self, host: &Destination, action: &Action) -> bool {
         let mut rules = self.denying.iter();
         rules.any(|rule| self.is_about(rule, host, List::Deny) && rule.covers(action, List::Deny))
     }
 
-    /// Returns `true` if there are rules that deny.
+    /// Returns true if there are rules that deny.
     pub(crate) fn deny_anything(&self) -> bool {
         !self.denying.is_empty()
     }
 
-    /// Notes what ssh_config means by a host's name.
+    /// Notes the host name to which ssh_config resolves a host.
     pub(crate) fn means(&self, host: &Destination, hostname: &str) {
         if host.host != hostname {
             let mut meant = self.meant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -318,8 +318,8 @@ impl Rules {
         }
     }
 
-    /// Returns `true` if a rule is about a host. A denial counts for a host by every name that leads to it; nothing is allowed for
-    /// the host that a name leads to.
+    /// Returns true if a rule applies to a host. A denial applies to every name of a host; other rules apply only to
+    /// the name itself.
     fn is_about(&self, rule: &Rule, host: &Destination, list: List) -> bool {
         let by_meaning = || {
             let meant = self.meant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -330,7 +330,8 @@ impl Rules {
             || list == List::Deny && by_meaning().is_some_and(|meant| rule.is_about(&meant, list))
     }
 
-    /// Returns whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
+    /// Returns true if anything is allowed on a host, or allowed after a question: if not, it may not even be connected
+    /// to.
     pub(crate) fn knows(&self, host: &Destination) -> bool {
         let denied = self
             .denying
@@ -344,14 +345,14 @@ impl Rules {
                 .any(|rule| rule.is_about(host, List::Allow))
     }
 
-    /// The directories of the rules about a host, as they are written: where links may lead.
+    /// Returns the directories in the rules about a host, as written. Links may lead through them.
     pub(crate) fn directories(&self, host: &Destination) -> impl Iterator<Item = &str> {
         let rules = self.allowing.iter().chain(&self.asking);
         let rules = rules.filter(|rule| rule.is_about(host, List::Allow));
         rules.flat_map(|rule| rule.read.iter().chain(&rule.write).map(Directory::as_str))
     }
 
-    /// The hosts that are named without a pattern, and the patterns.
+    /// Returns the hosts named without a pattern, and the patterns.
     pub(crate) fn hosts(&self) -> (Vec<&str>, Vec<&str>) {
         let (mut names, mut patterns) = (Vec::new(), Vec::new());
         for pattern in self
@@ -417,7 +418,7 @@ impl Rules {
     }
 }
 
-/// The places of the rules in the file, for mistakes of a whole rule.
+/// The positions of the rules in the file, for errors about a whole rule.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Headings {
@@ -432,7 +433,7 @@ impl Headings {
         toml::from_str(text).unwrap_or_default()
     }
 
-    /// Formats a mistake of a rule as the other mistakes are.
+    /// Formats an error about a rule like those of the parser.
     fn point_at(&self, text: &str, list: List, number: usize, wrong: &str) -> String {
         let headings = match list {
             List::Allow => &self.allow,
@@ -464,8 +465,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Whether a host is one of its hosts. What is denied is denied whoever is named in front, unless it names users itself; what is
-    /// allowed is allowed for those that it names.
+    /// Returns true if a host is one of the rule's. A denial applies to all users unless it names some; other rules
+    /// apply only to the users that they name.
     fn is_about(&self, host: &Destination, list: List) -> bool {
         let denies = list == List::Deny;
         let user = host.user.as_ref().is_none_or(|user| self.users.contains(user));
@@ -479,7 +480,7 @@ impl Rule {
             && self.hosts.iter().any(matches)
     }
 
-    /// Returns whether it says nothing but hosts: to deny with, all that is done on them.
+    /// Returns true if it only names hosts. Such a denial covers all actions on them.
     fn is_bare(&self) -> bool {
         let commands = self.commands.is_empty() && self.sudo.is_empty() && !self.shell;
         commands && self.read.is_empty() && self.write.is_empty()
@@ -503,7 +504,7 @@ impl Rule {
             })
         };
         match action {
-            // What is denied is denied as root, too.
+            // A denied command is denied as root, too.
             Action::Run { words, sudo: true } => {
                 any(&self.sudo, words) || (denies && any(&self.commands, words))
             }
@@ -644,7 +645,7 @@ mod tests {
             let (verdict, known) = of(denied);
             assert!(matches!(verdict, Verdict::Denied(_)) && !known, "{denied}");
         }
-        // What a name leads to allows nothing.
+        // The host behind a name allows nothing.
         let only_db1 = rules("[[allow]]\nhosts = [\"db1\"]\ncommands = [\"uptime\"]");
         only_db1.means(&host, "db1");
         assert!(!only_db1.knows(&host));

@@ -1,4 +1,4 @@
-//! The server: the protocol's requests in both of its forms, over standard input and output, from the first message to the end.
+//! The server: both forms of the protocol over standard input and output, from the first message to the end.
 
 use std::borrow::Cow;
 use std::io;
@@ -44,7 +44,7 @@ struct Server {
     tools: Arc<Vec<Tool>>,
 }
 
-/// Serves the client on standard input and output until that ends, or this process is told to end.
+/// Serves the client on standard input and output until it ends or this process is told to end.
 pub(crate) async fn serve(rules: PathBuf) -> anyhow::Result<ExitCode> {
     let state = Arc::new(State::new(rules));
     let server = Server {
@@ -73,7 +73,7 @@ pub(crate) async fn serve(rules: PathBuf) -> anyhow::Result<ExitCode> {
                 tracing::debug!("ended: {ended:?}");
                 ExitCode::SUCCESS
             }
-            // Nothing was asked: a client that looks whether there is a server.
+            // Nothing was requested: the client only checked that there is a server.
             Err(_) if over.is_cancelled() => ExitCode::SUCCESS,
             Err(error) => {
                 let error = Printable::line(error.to_string());
@@ -82,17 +82,18 @@ pub(crate) async fn serve(rules: PathBuf) -> anyhow::Result<ExitCode> {
             }
         };
     state.jobs.close().await;
-    // A strict trail on a disk that hangs keeps nobody here.
+    // A strict trail on a disk that hangs must not block the end.
     let _ = tokio::time::timeout(Duration::from_secs(1), state.trail.close()).await;
     Ok(code)
 }
 
-/// One of this process's streams, whatever it is: a pipe, a socket or a file.
+/// Returns a copy of one of this process's streams: a pipe, a socket or a file.
 fn stream(stream: BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from_std(stream.try_clone_to_owned()?.into()))
 }
 
-/// Standard input, whose end ends all calls: those that run would be waited for otherwise, longer than clients wait.
+/// Standard input, whose end cancels all calls. Otherwise the end would wait for running calls, longer than clients
+/// wait.
 struct UntilEnd {
     input: File,
     over: CancellationToken,
@@ -114,7 +115,7 @@ impl AsyncRead for UntilEnd {
 }
 
 impl Server {
-    /// The client that calls, by its own word, and a number for the call.
+    /// Returns the client's name, as it gives it, and a number for the call.
     fn client(context: &RequestContext<RoleServer>) -> OnBehalf {
         let client = context.client_info();
         let submitter = client.map_or_else(
@@ -157,7 +158,7 @@ impl Server {
     }
 }
 
-/// Returns an error that an assistant can act on as a result, not as an error of the protocol.
+/// Returns an error that an assistant can act on, as a result and not as a protocol error.
 fn error_result(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
@@ -191,8 +192,8 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        // Whoever calls would wait for ever for a handler that has panicked.
-        // On the heap, and of no type of its own: all that a call may do is more than one future's layout should have in it.
+        // Caught, because the caller of a handler that has panicked would wait forever. Boxed, so that the layout of
+        // all possible calls is not part of one future.
         let called: BoxFuture<'_, CallToolResponse> = Box::pin(self.call(&request, &context));
         let called = AssertUnwindSafe(called).catch_unwind().await;
         Ok(called.unwrap_or_else(|_| {
@@ -219,7 +220,7 @@ impl ServerHandler for Server {
         let uri = request.uri.clone();
         let (host, path) =
             place(&uri).ok_or_else(|| ErrorData::invalid_params("the URI is not host://HOST/PATH", None))?;
-        // The same call as the tool's, with the same rules, and nobody to ask meanwhile but in the older protocol.
+        // The same as a call of the tool, with the same rules. Only the older protocol allows questions here.
         let arguments = json!({ "host": host, "path": path, "length": 131_072 });
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let request = CallToolRequestParams::new(Cow::Borrowed("read")).with_arguments(arguments);
@@ -242,7 +243,7 @@ impl ServerHandler for Server {
     }
 }
 
-/// Host and path of a resource.
+/// Splits a resource into host and path.
 fn place(uri: &str) -> Option<(String, String)> {
     let rest = uri.strip_prefix("host://")?;
     let (host, path) = rest.split_once('/')?;

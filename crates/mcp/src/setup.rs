@@ -1,5 +1,5 @@
-//! `trunkline setup mcp`: an entry in a client's configuration, so that it starts `trunkline mcp` with what that needs of
-//! the environment: clients hand over six variables and no more.
+//! `trunkline setup mcp`: an entry in a client's configuration with which it starts `trunkline mcp`. It includes the
+//! necessary environment, since clients pass on only six variables.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -40,7 +40,7 @@ enum Client {
     Zed,
 }
 
-/// The variables of the environment that decide which daemon is found, which agent is asked, and what is sent to hosts.
+/// The variables that affect which daemon is found, which agent is asked, and what is sent to hosts.
 const NEEDED: [&str; 9] = [
     "SSH_AUTH_SOCK",
     "XDG_RUNTIME_DIR",
@@ -58,7 +58,7 @@ const BEGIN: &str = "# Begin: trunkline setup mcp\n";
 const END: &str = "# End: trunkline setup mcp\n";
 
 impl Client {
-    /// Its file, and the object in it that has the servers.
+    /// Returns the client's file, and the object in it with the servers.
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::ClaudeCode => (".claude.json", "mcpServers"),
@@ -89,7 +89,7 @@ struct Server {
 /// Writes the entry, prints it, or removes it.
 ///
 /// # Errors
-/// The file is not one that this can change without losing something.
+/// The file cannot be changed without losing something.
 pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     let (usual, object) = args.client.place();
@@ -99,7 +99,7 @@ pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
         (None, Some(home)) => home.join(usual),
         (None, None) => bail!("HOME is not set: name the file with --file"),
     };
-    // A link is a file elsewhere, which is what is changed.
+    // For a link, its target is changed.
     let path = path.canonicalize().unwrap_or(path);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
@@ -155,7 +155,7 @@ pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
 
 fn server() -> anyhow::Result<Server> {
     let this = std::env::current_exe().context("finding this program's path")?;
-    // The name on PATH stays when the program behind it is replaced. This program is beside it, or in its libexec.
+    // The name on PATH stays valid after an update. This program is beside it, or in its libexec.
     let directory = this.parent().unwrap_or(Path::new("/"));
     let prefix = directory.parent().and_then(Path::parent).unwrap_or(directory);
     let near = [directory.join(NAME), prefix.join("bin").join(NAME)];
@@ -176,7 +176,7 @@ fn server() -> anyhow::Result<Server> {
     })
 }
 
-/// The text with the entry as it is to be; without one for `None`. What else is in it stays as it is, comments included.
+/// Returns the text with the new entry, or without one for `None`. Everything else stays, including comments.
 fn changed_json(text: &str, object: &str, server: Option<&Server>) -> anyhow::Result<String> {
     let begin = if text.trim().is_empty() { "{}\n" } else { text };
     let root = CstRootNode::parse(begin, &ParseOptions::default())?;
@@ -222,7 +222,7 @@ fn changed_json(text: &str, object: &str, server: Option<&Server>) -> anyhow::Re
 }
 
 fn toml_block(server: &Server) -> String {
-    // TOML's basic strings and JSON's have the same escapes.
+    // TOML's basic strings have the same escapes as JSON's.
     let string = |text: &str| serde_json::Value::from(text).to_string();
     let mut block = format!(
         "{BEGIN}[mcp_servers.{NAME}]\ncommand = {}\nargs = [\"mcp\"]\n",
@@ -249,7 +249,7 @@ fn changed_toml(text: &str, server: Option<&Server>) -> anyhow::Result<String> {
     let Some(server) = server else {
         return Ok(without);
     };
-    // A table at the end takes nothing from those before it.
+    // A table at the end does not affect those before it.
     let with = match without.is_empty() {
         true => format!("\n{}", toml_block(server)),
         false => format!("{without}\n{}", toml_block(server)),
@@ -259,7 +259,7 @@ fn changed_toml(text: &str, server: Option<&Server>) -> anyhow::Result<String> {
     Ok(with)
 }
 
-/// Replaces a file, with its permissions, at once.
+/// Replaces a file atomically, keeping its permissions.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let directory = path.parent().context("it has no directory")?;
     if !directory.exists() {

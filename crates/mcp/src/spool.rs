@@ -1,11 +1,11 @@
-//! One output of a command: its beginning and its end in memory, and what is between in a file without a name.
+//! One output of a command: its beginning and its end in memory, the rest in an unnamed file.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// The size of an output's beginning and end that are always kept.
+/// The size of the beginning and the end that are always kept.
 const END: usize = 16 * 1024;
 
 /// An output so far.
@@ -13,13 +13,13 @@ const END: usize = 16 * 1024;
 pub(crate) struct Spool {
     /// The first [`END`] bytes.
     head: Vec<u8>,
-    /// The last ones, of what is behind the head.
+    /// The last bytes after the head.
     tail: VecDeque<u8>,
-    /// All that came, up to `limit`; `None` while the head has it all.
+    /// All output up to `limit`; `None` while it fits into the head.
     file: Option<File>,
-    /// Bytes that came.
+    /// The number of bytes received.
     total: u64,
-    /// Bytes that are kept from the beginning on.
+    /// The number of bytes kept from the beginning.
     kept: u64,
     limit: u64,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Spool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes between the beginning and the end that `bytes` has in one piece; where the cut is.
+    /// The bytes left out between the beginning and the end, and the offset of the cut in `bytes`.
     pub(crate) left_out: u64,
     pub(crate) cut: usize,
 }
@@ -45,7 +45,7 @@ impl Spool {
         }
     }
 
-    /// Adds what came. What is above the limit, or cannot be written, is counted and only its end is kept.
+    /// Adds output. Bytes above the limit, or that cannot be written, are counted, and only the end is kept.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let whole = self.kept == self.total;
         self.total += bytes.len() as u64;
@@ -67,7 +67,7 @@ impl Spool {
         self.kept += written.unwrap_or(first.len() as u64);
     }
 
-    /// Writes what follows `first`, which is in the head already.
+    /// Writes the bytes that follow `first`, which is in the head already.
     fn write(&mut self, first: &[u8], rest: &[u8]) -> io::Result<u64> {
         if self.file.is_none() {
             let file = tempfile::tempfile()?;
@@ -82,17 +82,17 @@ impl Spool {
         Ok(written)
     }
 
-    /// Bytes that came so far.
+    /// Returns the number of bytes so far.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes that can be read from the beginning on.
+    /// Returns the number of bytes that can be read from the beginning.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.kept
     }
 
-    /// The beginning and the end, at most so many bytes.
+    /// Returns the beginning and the end, at most `most` bytes.
     pub(crate) fn summary(&self, most: usize) -> Part {
         let all = self.head.len() + self.tail.len();
         if self.total == all as u64 && all <= most {
@@ -120,7 +120,7 @@ impl Spool {
         }
     }
 
-    /// Returns the bytes from `offset` on, at most so many; fewer at the end of the kept output.
+    /// Returns at most `most` bytes from `offset`; fewer at the end of the kept output.
     ///
     /// # Errors
     /// The file cannot be read.

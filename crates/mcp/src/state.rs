@@ -1,4 +1,4 @@
-//! The state from the first call to the last.
+//! The state of the server.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use crate::hosts::Hosts;
 use crate::jobs::Jobs;
 use crate::record::Trail;
 
-/// Calls under way. Clients have no bound of their own.
+/// The most concurrent calls, since clients have no limit of their own.
 pub(crate) const MOST_CALLS: usize = 256;
 
 pub(crate) struct State {
-    /// The file that says what may be done: it is read at each call.
+    /// The file of rules, which is read at each call.
     pub(crate) rules: PathBuf,
     pub(crate) hosts: Hosts,
     pub(crate) jobs: Jobs,
@@ -23,7 +23,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Nothing is begun: that is for the first call.
+    /// Returns the initial state. The first call starts everything.
     pub(crate) fn new(rules: PathBuf) -> Self {
         Self {
             rules,

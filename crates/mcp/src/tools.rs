@@ -1,4 +1,4 @@
-//! The tools: what each takes, what it may do, and what it gives back.
+//! The tools: their arguments, effects and answers.
 
 mod commands;
 mod files;
@@ -18,14 +18,14 @@ use trunkline_embed::Failure;
 use crate::call::{Call, Problem};
 use crate::{answers, arguments};
 
-/// The longest answer, as it is sent: some clients end the connection at ten times as much.
+/// The longest answer that is sent. Some clients end the connection at ten times as much.
 const LONGEST: usize = 1_000_000;
 
-/// The result of a tool: for people and for programs.
+/// The result of a tool, as text and as data.
 pub(crate) struct Done {
     text: String,
     value: Value,
-    /// Whether something of it failed.
+    /// True if a part of it failed.
     failed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Done {
         let mut result = CallToolResult::structured(self.value);
         result.content = vec![ContentBlock::text(self.text)];
         result.is_error = Some(self.failed);
-        // All answers are bounded where they are made; should one not be, its text is the one of two copies that can go.
+        // All answers are bounded where they are built. If one is not, its text is the copy that can be dropped.
         if serde_json::to_vec(&result).map_or(0, |bytes| bytes.len()) > LONGEST {
             result.content = vec![ContentBlock::text("The answer is in the structured content.")];
         }
@@ -54,11 +54,11 @@ impl Done {
 /// The effect of a tool on hosts.
 #[derive(Clone, Copy)]
 enum Effect {
-    /// It looks.
+    /// It only looks.
     Reads,
     /// It may change or end anything.
     Destroys,
-    /// The same, and once more does no more.
+    /// The same, but repeating it has no further effect.
     Replaces,
 }
 
@@ -136,14 +136,14 @@ fn tool<I: JsonSchema, O: JsonSchema>(name: &'static str, effect: Effect, descri
         .read_only(matches!(effect, Effect::Reads))
         .destructive(!matches!(effect, Effect::Reads))
         .idempotent(!matches!(effect, Effect::Destroys))
-        // Which hosts there are is written in the rules.
+        // The rules list the hosts.
         .open_world(matches!(name, "run"));
     tool.annotations = Some(annotations);
     tool
 }
 
-/// A type's schema without what some clients do not compile: everything in one place, and no formats of numbers. What an answer may
-/// leave out is not required of it: clients refuse an answer that its schema does not allow.
+/// Returns a type's schema without parts that some clients do not support: everything is inlined, and numbers have no
+/// formats. Fields that an answer may omit are not required, since clients refuse answers that violate their schema.
 fn schema<T: JsonSchema>(contract: Contract) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -171,10 +171,10 @@ fn plain(value: &mut Value) {
     }
 }
 
-/// Does what a call asks for.
+/// Runs a call.
 ///
 /// # Errors
-/// Why it is not done, which the assistant is told.
+/// The reason for the assistant why it was not run.
 pub(crate) async fn call(call: &Call<'_>) -> Result<Done, Problem> {
     match &*call.request.name {
         "hosts" => hosts::list(call, parse_arguments(call)?).await,
@@ -201,7 +201,7 @@ fn parse_arguments<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Problem> {
         .map_err(|error| Problem::new(format!("{}: {error}; nothing was done", call.request.name)))
 }
 
-/// A host's failure as a problem of a call.
+/// Converts a host's failure into a problem of a call.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self::new(format!(

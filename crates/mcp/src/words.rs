@@ -1,17 +1,17 @@
-//! A command as words: a program and its arguments, of which no shell makes anything else.
+//! A command as words: a program and its arguments, which no shell changes.
 //!
-//! [`parse`] takes what somebody would type and refuses what a shell would act on. [`quote`] writes words so that the shells
-//! that people log in with (sh, bash, zsh, fish, csh) read back exactly these words, and nothing more.
+//! [`parse`] accepts what a user would type and refuses what a shell would act on. [`quote`] writes words so that usual
+//! login shells (sh, bash, zsh, fish, csh) read back exactly these words.
 
 use std::fmt;
 
 /// The reason why a command is not a list of words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WordsError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("the command is empty")]
     Empty,
-    /// A shell would act on it.
+    /// It has a character that a shell would act on.
     #[error(
         "{} at byte {at} is for a shell, and commands are run as plain words without one: write it in quotes to \
          pass it to the program as it is", Shown(*found)
@@ -21,7 +21,7 @@ pub(crate) enum WordsError {
         /// The offset in bytes.
         at: usize,
     },
-    /// No command line can have it in words that every shell reads alike.
+    /// It has a character that not every shell reads alike on a command line.
     #[error("control character {} at byte {at}: a command is one line of printable text", Shown(*found))]
     Control { found: char, at: usize },
     /// A quote is not closed.
@@ -46,10 +46,11 @@ impl fmt::Display for Shown {
 /// The characters that a shell interprets outside of quotes.
 const META: &str = ";&|<>()$`{}*?[]!#~";
 
-/// The words of a command. Quotes and backslashes mean what they mean to a POSIX shell; whatever else a shell would act on,
-/// outside of quotes or in double ones, is an error.
+/// Splits a command into words. Quotes and backslashes have their meaning in a POSIX shell. Everything else that a
+/// shell would act on, outside of quotes or in double quotes, is an error.
 ///
 /// # Errors
+/// [`WordsError`].
 /// [`WordsError`].
 pub(crate) fn parse(line: &str) -> Result<Vec<String>, WordsError> {
     if let Some((at, found)) = line.char_indices().find(|(_, c)| c.is_control() && *c != '\t') {
@@ -58,7 +59,7 @@ pub(crate) fn parse(line: &str) -> Result<Vec<String>, WordsError> {
     split(line)
 }
 
-/// The words of a pattern, in which the control character `star` has taken the place of each wildcard.
+/// Splits a pattern in which the control character `star` replaces each wildcard.
 ///
 /// # Errors
 /// As [`parse`].
@@ -103,7 +104,7 @@ fn split(line: &str) -> Result<Vec<String>, WordsError> {
     }
 }
 
-/// The inside of double quotes, up to their end.
+/// Reads the inside of double quotes, up to their end.
 fn double_quoted(
     chars: &mut std::str::CharIndices<'_>,
     open: usize,
@@ -114,7 +115,7 @@ fn double_quoted(
             Some((_, '"')) => return Ok(()),
             Some((at, '\\')) => match chars.next() {
                 Some((_, c @ ('"' | '\\' | '$' | '`'))) => word.push(c),
-                // To a shell, a backslash in front of anything else stands for itself.
+                // In a shell, a backslash before any other character is literal.
                 Some((at, c)) => word.extend(['\\', no_control(c, at)?]),
                 None => return Err(WordsError::Open { at }),
             },
@@ -125,7 +126,7 @@ fn double_quoted(
     }
 }
 
-/// Tabs between words are blanks; within one they are not typed by anybody who means well.
+/// Refuses control characters. Tabs between words are blanks; within a word they are suspicious.
 fn no_control(found: char, at: usize) -> Result<char, WordsError> {
     match found.is_control() {
         true => Err(WordsError::Control { found, at }),
@@ -133,14 +134,14 @@ fn no_control(found: char, at: usize) -> Result<char, WordsError> {
     }
 }
 
-/// Words as one line for a shell, which reads back these words.
+/// Quotes words as one line for a shell, which reads back these words.
 pub(crate) fn quote<W: AsRef<str>>(words: &[W]) -> String {
     let words: Vec<String> = words.iter().map(|word| quoted_word(word.as_ref())).collect();
     words.join(" ")
 }
 
-/// Everything but plain characters is in single quotes, except for the two that fish reads otherwise than sh in them: those
-/// are behind a backslash outside of quotes, which all shells read alike. Nothing is in quotes that csh or zsh expand there.
+/// Quotes a word in single quotes unless it is plain. The two characters that fish treats differently there are outside
+/// of quotes, after a backslash, which all shells read alike. Nothing that csh or zsh would expand is left in quotes.
 fn quoted_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -229,7 +230,7 @@ mod tests {
             prop_assert_eq!(parse(&quote(&words)).unwrap(), words);
         }
 
-        /// Whatever is accepted is what the far shell makes of what it is sent.
+        /// The remote shell reads back every accepted line as the same words.
         #[test]
         fn what_is_parsed_is_quoted_to_the_same(line in "[ -~é]{0,40}") {
             if let Ok(words) = parse(&line) {
@@ -238,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Each shell that is installed here prints its arguments, each behind a mark.
+    /// Every installed shell prints its arguments, each after a mark.
     #[test]
     fn shells_read_back_the_same_words() {
         let words = [

@@ -1,4 +1,4 @@
-//! Asking through a program, as OpenSSH does with `SSH_ASKPASS`.
+//! Questions through a program, as with OpenSSH's `SSH_ASKPASS`.
 
 use super::turn::{Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, PromptKind, Prompter};
@@ -16,33 +16,33 @@ use zeroize::Zeroizing;
 /// A program that shows its argument to the user and prints the answer.
 #[derive(Clone)]
 pub struct Askpass {
-    /// The program; looked up in the `PATH` of `env` if it has no slash.
+    /// The program, searched in the `PATH` of `env` if it has no slash.
     pub program: PathBuf,
-    /// The whole environment it runs in. `SSH_ASKPASS_PROMPT` is set by us.
+    /// Its whole environment, to which `SSH_ASKPASS_PROMPT` is added.
     pub env: Vec<(OsString, OsString)>,
     /// The condition for using it.
     pub require: Require,
 }
 
-/// The variables that say where a dialog is shown.
+/// The variables that name a display.
 const DISPLAYS: [&str; 2] = ["DISPLAY", "WAYLAND_DISPLAY"];
 
 /// `SSH_ASKPASS_REQUIRE`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Require {
-    /// Without a terminal, and only where there is a display.
+    /// Only without a terminal, and with a display.
     #[default]
     IfNoTerminal,
-    /// Not at all.
+    /// Never.
     Never,
-    /// Rather than the terminal, where there is a display.
+    /// Instead of the terminal, if there is a display.
     Prefer,
-    /// Always, display or not.
+    /// Always, with or without a display.
     Force,
 }
 
 impl Require {
-    /// Reads the variable's value as ssh does: letter case is ignored, and so is an unknown word.
+    /// Parses the variable's value as ssh does, ignoring case and unknown words.
     pub fn parse(value: Option<&str>) -> Self {
         match value.map(str::to_ascii_lowercase).as_deref() {
             Some("never") => Self::Never,
@@ -54,7 +54,7 @@ impl Require {
 }
 
 impl Askpass {
-    /// Returns whether the program may be used at all: there is a display, or it is forced.
+    /// Returns true if the program may be used: there is a display, or it is forced.
     pub fn is_allowed(&self) -> bool {
         match self.require {
             Require::Force => true,
@@ -63,12 +63,13 @@ impl Askpass {
         }
     }
 
-    /// Returns whether it is used even where there is a terminal.
+    /// Returns true if it is used even if there is a terminal.
     pub(super) fn is_preferred(&self) -> bool {
         matches!(self.require, Require::Force | Require::Prefer) && self.is_allowed()
     }
 
-    /// The place of its questions, which appear there one after the other. On a display every such program's do.
+    /// Returns the place of its questions, which are asked one after the other. All programs on a display share one
+    /// place.
     fn place(&self) -> Place {
         let displays = DISPLAYS.map(|name| self.variable(name).unwrap_or_default().to_owned());
         let program = match displays.iter().all(|display| display.is_empty()) {
@@ -78,14 +79,14 @@ impl Askpass {
         Place::Askpass(program, displays)
     }
 
-    /// The file whose lock keeps the user's other processes from asking there meanwhile. `None` where none can be made:
-    /// then their questions come when they come, each with its host's name.
+    /// Returns the file whose lock keeps the user's other processes from asking meanwhile. `None` if it cannot be
+    /// created: then their questions may appear at the same time, each with its host's name.
     fn lock_file(&self) -> Option<File> {
         let Place::Askpass(program, displays) = self.place() else {
             return None;
         };
-        // The same in every process: this hasher has no random key. Programs that another Rust has built may name another
-        // file; then two questions may be open at once, each with its host's name.
+        // Equal in every process: this hasher has no random key. Programs built with another Rust version may compute
+        // another name; then two questions may appear at the same time, each with its host's name.
         let mut hasher = DefaultHasher::new();
         for part in [program.as_os_str(), &displays[0], &displays[1]] {
             hasher.write(part.as_encoded_bytes());
@@ -93,7 +94,7 @@ impl Askpass {
         }
         let hash = hasher.finish();
         let uid = rustix::process::geteuid();
-        // Where the daemon's directory would be, too; but a program without a daemon makes none.
+        // The same places as for the daemon's directory, but without a daemon that is not created.
         let home = self.variable("HOME").map(Path::new);
         let directories = [
             self.variable("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -109,7 +110,7 @@ impl Askpass {
             .find_map(|directory| {
                 let path = directory.join(format!(".trunkline-askpass-{hash:016x}.lock"));
                 let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
-                // Who else could open it could keep it locked.
+                // Another user who can open the file could keep it locked.
                 let found = rustix::fs::fstat(&file).ok()?;
                 let ours = found.st_uid == uid.as_raw() && found.st_mode & 0o077 == 0;
                 ours.then(|| file.into())
@@ -144,7 +145,7 @@ impl Askpass {
         command
     }
 
-    /// Runs the program; its answer counts only if it ends with success.
+    /// Runs the program. Its answer counts only if it exits successfully.
     async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
         let hint = (prompt.kind == PromptKind::Confirm).then_some("confirm");
         let _turn = Turn::take(self.place(), self.lock_file()).await;
@@ -159,7 +160,7 @@ impl Askpass {
                 return None;
             }
         };
-        // Filled in place, so that no smaller buffer with a part of the secret is left behind by growing.
+        // Filled in place: growing the buffer would leave parts of the secret in memory.
         let mut said = Zeroizing::new(vec![0; MAX_ANSWER]);
         let mut len = 0;
         {
@@ -171,7 +172,7 @@ impl Askpass {
                     Err(_) => return None,
                 }
             }
-            // Closed here: a program that prints without end is ended by SIGPIPE instead of waited for.
+            // Closed now, so that a program that prints endlessly dies of SIGPIPE.
         }
         if !child.wait().await.ok()?.success() {
             return None;
@@ -193,7 +194,7 @@ impl Prompter for Askpass {
 }
 
 impl fmt::Debug for Askpass {
-    /// Without the environment, which may hold secrets of other programs.
+    /// Without the environment, which may contain secrets of other programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Askpass")
             .field("program", &self.program)
@@ -211,8 +212,8 @@ mod tests {
     fn askpass(script: &str, env: &[(&str, &str)], require: Require) -> (Askpass, TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("askpass");
-        // Written by another process: a descriptor of ours that is open for writing could be inherited by what another
-        // test starts at this moment, and running the program would fail with ETXTBSY.
+        // Written by another process: a writable descriptor of ours could be inherited by a program that another test
+        // is starting, and running this one would fail with ETXTBSY.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
         let written = std::process::Command::new("sh")
             .args(["-c", write, "sh", script])

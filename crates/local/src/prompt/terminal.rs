@@ -1,4 +1,4 @@
-//! Asking on a terminal.
+//! Questions on a terminal.
 
 use super::turn::{self, Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, Prompter};
@@ -19,26 +19,26 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use zeroize::Zeroizing;
 
-/// Asks on the terminal behind a device file, `/dev/tty` unless said otherwise.
+/// Asks on the terminal behind a device file, by default `/dev/tty`.
 ///
-/// One question is on a terminal at a time, whichever task or process asks it; the others wait for their turn. What was
-/// typed before a question was shown does not answer it, as with readpassphrase(3).
+/// A terminal shows one question at a time, from any task or process; the others wait for their turn. Input from before
+/// a question was shown does not answer it, as with readpassphrase(3).
 ///
-/// While an answer is typed the terminal passes every key on; the keys that interrupt, quit or suspend are acted on
-/// after the terminal has been put back as it was. So it is too when the question is taken back, and at every
-/// end of the process but a deadly signal from outside: see [`Self::guarded_by`]. A process in the background is stopped
-/// until it is brought to the foreground, as by any attempt to change the terminal (SIGTTOU).
+/// While an answer is typed, the terminal passes on every key. The keys that interrupt, quit or suspend take effect
+/// after the terminal is restored. It is also restored when the question is withdrawn, and whenever the process ends
+/// except by a deadly signal from outside: see [`Self::guarded_by`]. A process in the background is stopped until it is
+/// brought to the foreground, as by any attempt to change the terminal (SIGTTOU).
 ///
 /// Needs a tokio runtime with I/O and time enabled.
 #[derive(Clone)]
 pub struct Terminal {
     path: PathBuf,
     guard: Option<Guard>,
-    /// Also of its clones.
+    /// Shared with clones.
     interrupted: Arc<AtomicBool>,
 }
 
-/// Makes what is to live for as long as the terminal's modes are changed.
+/// Creates a guard that lives while the terminal's modes are changed.
 type Guard = Arc<dyn Fn(BorrowedFd<'_>) -> Box<dyn Send> + Send + Sync>;
 
 impl Default for Terminal {
@@ -56,7 +56,7 @@ impl fmt::Debug for Terminal {
 }
 
 impl Terminal {
-    /// The terminal with the device file `path`.
+    /// Returns the terminal with the device file `path`.
     pub fn from_path(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -65,8 +65,8 @@ impl Terminal {
         }
     }
 
-    /// Calls `guard` with the terminal before its modes are changed, and drops what it returns when they have been put
-    /// back: for a program that handles signals, which a library cannot do for it.
+    /// Calls `guard` with the terminal before its modes are changed, and drops the result once they are restored. This
+    /// is for programs that handle signals, which a library cannot do.
     #[must_use]
     pub fn guarded_by(
         mut self,
@@ -76,18 +76,18 @@ impl Terminal {
         self
     }
 
-    /// Returns whether a question was ended by the terminal's interrupt or quit key. Whoever handles that signal asks
-    /// nothing more: what is typed next is for somebody else.
+    /// Returns true if a question was ended by the terminal's interrupt or quit key. A program that handles that signal
+    /// must ask nothing more: later input is for another program.
     pub fn was_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Returns whether there is a terminal to ask on.
+    /// Returns true if there is a terminal to ask on.
     pub fn exists(&self) -> bool {
         self.open().is_ok()
     }
 
-    /// Returns whether a question of whatever program is on it. Where that cannot be found out, none is.
+    /// Returns true if any program's question is on it. False if that cannot be determined.
     pub fn is_asking(&self) -> bool {
         let Ok(file) = self.open() else { return false };
         let (_, lock) = place_of(&self.path, &file);
@@ -95,7 +95,7 @@ impl Terminal {
             .is_some_and(|file| turn::is_taken(&file))
     }
 
-    /// The turn to ask on it, for somebody who asks without a [`Prompt`]; `None` where there is none.
+    /// Waits for the turn to ask on it without a [`Prompt`]; `None` if there is no terminal.
     pub async fn turn(&self) -> Option<Turn> {
         let file = self.open().ok()?;
         let (place, lock) = place_of(&self.path, &file);
@@ -103,7 +103,7 @@ impl Terminal {
         Some(Turn::take(place, lock).await)
     }
 
-    /// Opens it anew. The descriptor is ours alone, so that making it non-blocking changes nothing for the
+    /// Opens the terminal again. The description is ours alone, so that making it non-blocking does not affect the
     /// shells and programs that share the terminal.
     fn open(&self) -> io::Result<File> {
         open(&self.path, true)
@@ -123,7 +123,7 @@ impl Terminal {
                 continue;
             }
             let guard = self.guard.as_ref().map(|guard| guard(device.as_fd()));
-            // A carriage return first, as ssh does: it moves the question over what was typed too early.
+            // A carriage return first, as in ssh: it moves the question over premature input.
             let question = format!("\r{}", prompt.text_with_host());
             let typed = read_answer(&device, question.as_bytes(), prompt.echo).await?;
             drop(guard);
@@ -140,8 +140,8 @@ impl Terminal {
             if signal != Signal::TSTP {
                 self.interrupted.store(true, Ordering::Relaxed);
             }
-            // The terminal is as it was. The key does now what it does elsewhere: its signal goes to the terminal's
-            // foreground processes. A terminal that does not control us has none of ours.
+            // The terminal is restored. The key now has its usual effect: its signal goes to the terminal's foreground
+            // processes. A terminal that does not control us has none of ours.
             let Ok(foreground) = tcgetpgrp(&device) else {
                 return Ok(None);
             };
@@ -164,10 +164,10 @@ fn open(path: &Path, write: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the place that a terminal counts as, and the file to lock against other processes.
+/// Returns the identity of a terminal, and the file to lock against other processes.
 ///
-/// `/dev/tty` is one file for all terminals of a machine: the one behind it is looked up, for other terminals are none of
-/// its business, and other users could hold up everybody by a lock on it.
+/// `/dev/tty` is one file for all terminals of a machine, so the one behind it is looked up: other terminals must not
+/// wait, and other users could block everyone by a lock on it.
 fn place_of(path: &Path, file: &File) -> (Place, Option<PathBuf>) {
     let Ok(found) = file.metadata() else {
         return (Place::Unknown(path.to_owned()), None);
@@ -181,10 +181,10 @@ fn place_of(path: &Path, file: &File) -> (Place, Option<PathBuf>) {
     }
 }
 
-/// The device behind `/dev/tty`: its number and path (proc_pid_stat(5), field 7).
+/// Returns the number and path of the device behind `/dev/tty` (proc_pid_stat(5), field 7).
 fn controlling_terminal() -> Option<(u64, PathBuf)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
     let number: u32 = rest.split_ascii_whitespace().nth(4)?.parse().ok()?;
     // The kernel's own encoding (new_encode_dev).
@@ -204,10 +204,10 @@ fn controlling_terminal() -> Option<(u64, PathBuf)> {
     (found.rdev() == device).then(|| (device, path.into()))
 }
 
-/// The number of times that a process is stopped before it gives up, if nobody brings it to the foreground.
+/// How often a process is stopped before it gives up, if it is not brought to the foreground.
 const STOPS: usize = 20;
 
-/// Stops the process for as long as it is in the background. `false` where it cannot be stopped: nobody looks after it.
+/// Stops the process while it is in the background. Returns false if it cannot be stopped because it has no shell.
 async fn to_foreground(device: &AsyncFd<File>) -> bool {
     for _ in 0..STOPS {
         if is_in_foreground(device) {
@@ -220,8 +220,8 @@ async fn to_foreground(device: &AsyncFd<File>) -> bool {
     is_in_foreground(device)
 }
 
-/// Returns whether this process may draw on a terminal and change its modes: in the background that would spoil another
-/// program's screen, or stop it (SIGTTOU). A terminal that does not control the process has no background.
+/// Returns true if this process may draw on a terminal and change its modes: in the background that would spoil another
+/// program's screen, or stop this one (SIGTTOU). A terminal that does not control the process has no background.
 pub fn is_in_foreground(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).map_or(true, |foreground| foreground == getpgrp())
 }
@@ -239,20 +239,21 @@ impl Prompter for Terminal {
 
 /// Input from the keyboard.
 enum Entry {
-    /// A line, without its end.
+    /// A line without its end.
     Line(Zeroizing<Vec<u8>>),
-    /// The end of input: the terminal was closed, or its end-of-file key was hit on an empty line.
+    /// The end of input: the terminal was closed, or its end-of-file key was pressed on an empty line.
     End,
-    /// A key that asks for a signal.
+    /// A key for a signal.
     Signal(Signal),
 }
 
-/// Asks `question` and reads a line, which is shown while it is typed if `echo`.
+/// Asks `question` and reads a line, which is echoed if `echo`.
 ///
-/// The terminal's own line editing is off in both cases: with it a key that makes a signal would end or stop the process
-/// in the middle of the question. The few editing keys that make sense for an answer are done here.
+/// The terminal's own line editing is off in both cases: otherwise a key for a signal would end or stop the process
+/// during the question. The few editing keys that make sense for an answer are handled here.
 async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io::Result<Entry> {
-    // In this order: a program that types as soon as it sees the question (expect) is neither echoed nor flushed away.
+    // In this order, so that input from a program that types as soon as it sees the question (expect) is neither echoed
+    // nor flushed.
     let silenced = Silenced::new(device)?;
     write(device, question).await?;
     let mut on_screen = OnScreen {
@@ -261,7 +262,7 @@ async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io:
     };
     let key = |index: SpecialCodeIndex| {
         let code = silenced.saved.special_codes[index];
-        // POSIX: 0 (_POSIX_VDISABLE on Linux and the BSDs' 255) switches a key off.
+        // POSIX: 0 (_POSIX_VDISABLE on Linux, 255 on the BSDs) disables a key.
         (code != 0 && code != 0xff).then_some(code)
     };
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_ANSWER));
@@ -302,13 +303,14 @@ async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io:
         }
     };
     drop(silenced);
-    // The user's line end was not shown.
+    // The user's line end was not echoed.
     on_screen.is_answered = true;
     write(device, b"\n").await?;
     Ok(typed)
 }
 
-/// A question on the screen. One that is taken back leaves a line of its own: what is said next does not stand behind it.
+/// A question on the screen. If it is withdrawn, a newline follows it, so that later output begins on a line of its
+/// own.
 struct OnScreen<'a> {
     device: &'a AsyncFd<File>,
     is_answered: bool,
@@ -323,10 +325,10 @@ impl Drop for OnScreen<'_> {
     }
 }
 
-/// Takes the last character off the screen.
+/// Erases the last character on the screen.
 const RUB_OUT: &[u8] = b"\x08 \x08";
 
-/// Takes the last character away, all of its bytes if it is UTF-8; `false` where there is none.
+/// Removes the last character, with all its bytes if it is UTF-8. Returns false if there is none.
 fn erase_character(line: &mut Vec<u8>) -> bool {
     while let Some(byte) = line.pop() {
         if byte & 0xc0 != 0x80 {
@@ -350,7 +352,7 @@ impl<'a> Silenced<'a> {
             !(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
         silent.special_codes[SpecialCodeIndex::VMIN] = 1;
         silent.special_codes[SpecialCodeIndex::VTIME] = 0;
-        // Flush: what was typed before the question is not its answer (readpassphrase(3)).
+        // Flush: input from before the question is not its answer (readpassphrase(3)).
         tcsetattr(device, OptionalActions::Flush, &silent)?;
         Ok(Self { device, saved })
     }
@@ -358,12 +360,12 @@ impl<'a> Silenced<'a> {
 
 impl Drop for Silenced<'_> {
     fn drop(&mut self) {
-        // Drain, not flush: what follows the answer may be input for the next program.
+        // Drain, not flush: input after the answer may be for the next program.
         let _ = tcsetattr(self.device, OptionalActions::Drain, &self.saved);
     }
 }
 
-/// Lets the runtime watch the device.
+/// Registers the device with the runtime.
 #[expect(
     deprecated,
     reason = "its successor `register` is unsafe, because a type could lend a descriptor it no longer owns; a File cannot"
@@ -372,7 +374,7 @@ fn register(device: File) -> io::Result<AsyncFd<File>> {
     AsyncFd::new(device)
 }
 
-/// One byte, so that nothing behind the line is taken from whoever reads the terminal next; `None` at the end.
+/// Reads one byte, so that nothing after the line is taken from the terminal's next reader; `None` at the end.
 async fn read_byte(device: &AsyncFd<File>) -> io::Result<Option<u8>> {
     let mut byte = Zeroizing::new([0]);
     loop {
@@ -416,7 +418,7 @@ mod tests {
     /// The user's side of a pseudo-terminal.
     struct User {
         side: AsyncFd<File>,
-        /// Keeps the terminal in existence, and shows its modes.
+        /// Keeps the terminal alive, and shows its modes.
         terminal: File,
         path: PathBuf,
     }
@@ -595,7 +597,7 @@ mod tests {
             _ = terminal.ask(&prompt) => panic!("nobody answered"),
             () = taken_back => {}
         }
-        // What is said next has a line of its own.
+        // Later output begins on a line of its own.
         user.sees("\r\n").await;
         assert_eq!(user.modes(), before);
     }

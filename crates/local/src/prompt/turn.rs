@@ -1,4 +1,4 @@
-//! One question at a time in each place where questions are asked.
+//! Turns: one question at a time in each place.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -15,19 +15,19 @@ use tokio::sync::OwnedMutexGuard;
 pub enum Place {
     /// A terminal, by its device number.
     Terminal(u64),
-    /// A terminal whose device is not known, by its path.
+    /// A terminal with an unknown device, by its path.
     Unknown(PathBuf),
-    /// The displays that an askpass program was given; the program where it was given none.
+    /// The displays of an askpass program; the program itself if it has none.
     Askpass(PathBuf, [OsString; 2]),
-    /// A function of the embedding program, by any number that only it has.
+    /// A function of the embedding program, by a number unique to it.
     Function(usize),
 }
 
-/// The right to ask in a place. Whoever else wants to ask there waits until this is dropped.
+/// The right to ask in a place. Others that want to ask there wait until it is dropped.
 ///
-/// Within a process the first to come is the first to ask. Other processes are kept waiting by an advisory lock on the
-/// place's own file (a terminal's device; for askpass programs one in the user's directory for sockets or caches), where it has
-/// one that can be opened. The kernel takes it away from a process that dies.
+/// Within a process, questions are asked in order of arrival. Other processes wait for an advisory lock on the place's
+/// file (a terminal's device; for askpass programs one in the user's directory for sockets or caches), if there is one
+/// that can be opened. The kernel releases it when its process dies.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<File>,
@@ -36,25 +36,25 @@ pub struct Turn {
 
 type Turns = BTreeMap<Place, Weak<tokio::sync::Mutex<()>>>;
 
-/// The places where this process asks now. Global because terminals are.
+/// The places where this process is asking. Global because terminals are.
 static TURNS: Mutex<Turns> = Mutex::new(BTreeMap::new());
 
-/// Between two looks at a lock that another process holds: nobody notices so short a time, and a wait that is given up
-/// leaves no thread behind.
+/// The interval at which another process's lock is tried: too short to notice. A wait that is given up leaves no thread
+/// behind.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Turn {
-    /// Waits for it, among the questions of this process. For a [`Prompter`](super::Prompter) of one's own; those of this
-    /// module take their turns by themselves.
+    /// Waits for the turn within this process. For your own [`Prompter`](super::Prompter); those of this module take
+    /// turns by themselves.
     pub async fn wait_for(place: Place) -> Self {
         Self::take(place, None).await
     }
 
-    /// Waits for it. `file` is locked against other processes.
+    /// Waits for the turn. `file` is locked against other processes.
     pub(super) async fn take(place: Place, file: Option<File>) -> Self {
         let guard = turns_at(place).lock_owned().await;
         if let Some(file) = &file {
-            // Any other answer means that there are no locks on such a file.
+            // Any other result means that such a file has no locks.
             while flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
                 tokio::time::sleep(LOOK).await;
             }
@@ -66,9 +66,10 @@ impl Turn {
     }
 }
 
-/// Returns whether anybody has the turn that goes with this file. Asking for it takes it from nobody.
+/// Returns true if another process has the turn for this file. Does not take the turn.
 pub(super) fn is_taken(file: &File) -> bool {
-    // Shared, so that who looks at the same time is not taken for one who asks. The lock goes with the descriptor.
+    // Shared, so that two processes that check at the same time do not see each other. The lock ends with the
+    // descriptor.
     flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
@@ -102,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn another_process_is_waited_for() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // A description of its own stands for another process: flock(2) goes by descriptions.
+        // A separate description acts like another process: flock(2) is per description.
         let theirs = File::open(file.path()).unwrap();
         flock(&theirs, FlockOperation::LockExclusive).unwrap();
         let ours = File::open(file.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The patterns of rules, for hosts, commands and directories.
+//! The patterns of rules: for hosts, commands and directories.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::words;
 
-/// Hosts: a name in which `*` and `?` stand for characters other than a dot, so that no pattern reaches into another domain.
+/// A host pattern in which `*` and `?` stand for characters other than a dot, so that it never matches another domain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct HostPattern(String);
@@ -31,12 +31,12 @@ impl HostPattern {
         matches_glob(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
     }
 
-    /// The same where `*` and `?` stand for dots as well: what is denied is denied in every domain.
+    /// The same, but `*` and `?` also match dots: a denial applies in every domain.
     pub(crate) fn encloses(&self, host: &str) -> bool {
         matches_glob(&self.0, &host.to_ascii_lowercase(), |_| true)
     }
 
-    /// The one host that it means, if it is not a pattern.
+    /// Returns the host's name, if it is not a pattern.
     pub(crate) fn name(&self) -> Option<&str> {
         (!self.0.contains(['*', '?'])).then_some(&self.0)
     }
@@ -46,13 +46,14 @@ impl HostPattern {
     }
 }
 
-/// A command: words as [`words::parse`] reads them, in which
+/// A command pattern: words as [`words::parse`] reads them, in which
 /// - `*` stands for any characters of a word but `/`, and `**` for any;
-/// - a word that begins with either matches nothing that begins with `-`, so that no option is put where an argument was allowed;
-/// - what they stand for has no `..` between slashes;
+/// - a word that begins with either matches nothing that begins with `-`, so that no option can take an argument's
+///   place;
+/// - their text has no `..` between slashes;
 /// - `...` at the end stands for any further words.
 ///
-/// A `*` in quotes or behind a backslash stands for itself.
+/// A `*` in quotes or after a backslash is literal.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct CommandPattern {
@@ -67,7 +68,7 @@ enum WordPattern {
     Glob(String),
 }
 
-/// The mark of a wildcard while a pattern is read: no word can have it, because it is a control character.
+/// Marks a wildcard while a pattern is parsed. As a control character it cannot occur in a word.
 const STAR: char = '\u{1}';
 
 impl TryFrom<String> for CommandPattern {
@@ -98,7 +99,7 @@ impl TryFrom<String> for CommandPattern {
     }
 }
 
-/// The text with each unquoted `*` replaced.
+/// Returns the text with each unquoted `*` replaced by the mark.
 fn stars_marked(text: &str) -> Result<String, String> {
     let mut marked = String::new();
     let (mut quote, mut escaped) = (None, false);
@@ -136,8 +137,8 @@ impl CommandPattern {
                 .all(|(pattern, word)| pattern.matches(word))
     }
 
-    /// Returns whether the words begin as the pattern says, whatever the path of the program, whatever its wildcards
-    /// stand for, and whatever follows: no way of writing what is denied is to be overlooked.
+    /// Returns true if the words begin with the pattern, for any path of the program, any text of wildcards and any
+    /// further words: no spelling of a denied command may escape.
     pub(crate) fn encloses(&self, words: &[String]) -> bool {
         let program = |nth: usize, word: &String| match (nth, self.words.first()) {
             (0, Some(WordPattern::Literal(program))) if !program.contains('/') => {
@@ -179,11 +180,10 @@ impl WordPattern {
     }
 }
 
-/// Returns whether a word is one of a pattern, in which [`STAR`] stands for anything but slashes and two of them for
-/// anything.
+/// Matches a word with a pattern in which [`STAR`] stands for anything but slashes, and two of them for anything.
 fn globbed_word(pattern: &str, word: &str) -> bool {
     let double = format!("{STAR}{STAR}");
-    // Any run of stars is as two.
+    // Longer runs of stars act like two.
     let mut regex = String::from("^(?s:");
     for (index, piece) in pattern.split(&double).enumerate() {
         if index > 0 {
@@ -197,14 +197,14 @@ fn globbed_word(pattern: &str, word: &str) -> bool {
         }
     }
     regex.push_str(")$");
-    // A pattern of literals and two wildcards is always one; what could not be read would match nothing.
+    // A pattern of literals and two wildcards is always valid. An invalid one would match nothing.
     regex::Regex::new(&regex).is_ok_and(|regex| regex.is_match(word))
 }
 
-/// Returns whether a text is one of a pattern, in which `?` stands for one character that `wild` allows, and `*` for
-/// any number.
+/// Matches a text with a pattern in which `?` stands for one character that `wild` allows, and `*` for any number of
+/// them.
 fn matches_glob(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
-    // The states that the pattern can be in: offsets of its characters.
+    // The possible states: offsets into the pattern.
     let pattern: Vec<char> = pattern.chars().collect();
     let skip_stars = |mut states: BTreeSet<usize>| {
         for (at, c) in pattern.iter().enumerate() {
@@ -226,7 +226,7 @@ fn matches_glob(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool 
     states.contains(&pattern.len())
 }
 
-/// A directory with all that is in it, or a file: an absolute path without `.`, `..` or empty parts.
+/// A directory with its contents, or a file: an absolute path without `.`, `..` or empty parts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Directory(String);
@@ -245,13 +245,12 @@ impl TryFrom<String> for Directory {
 }
 
 impl Directory {
-    /// Returns whether a clean path is the directory or in it, and touches nothing that only a rule that names it
-    /// opens.
+    /// Returns true if a clean path is the directory or in it, and is not guarded.
     pub(crate) fn holds(&self, path: &str) -> bool {
         self.rest(path).is_some_and(|rest| !is_guarded(rest))
     }
 
-    /// Returns whether a clean path is the directory or in it.
+    /// Returns true if a clean path is the directory or in it.
     pub(crate) fn encloses(&self, path: &str) -> bool {
         self.rest(path).is_some()
     }
@@ -270,15 +269,15 @@ impl Directory {
     }
 }
 
-/// Returns whether a path would let an assistant change who may do what: keys and settings of ssh, and this program's
-/// own. A rule opens them only by having them in its own path.
+/// Returns true if a path would let an assistant change permissions: keys and settings of ssh, and this program's own.
+/// Such a path is allowed only by a rule that contains it.
 fn is_guarded(rest: &str) -> bool {
     let parts: Vec<&str> = rest.split('/').collect();
     parts.contains(&".ssh") || parts.windows(2).any(|pair| pair == [".config", "trunkline"])
 }
 
-/// An absolute path with its slashes at the end removed; `None` for any other, and for one with `.`, `..` or empty parts or
-/// control characters.
+/// Returns an absolute path without final slashes; `None` for relative paths, and for those with `.`, `..`, empty parts
+/// or control characters.
 pub(crate) fn clean(path: &str) -> Option<String> {
     let trimmed = path.trim_end_matches('/');
     if !path.starts_with('/') || path.chars().any(char::is_control) {
@@ -411,8 +410,8 @@ mod tests {
     }
 
     proptest! {
-        /// A command that a pattern with a wildcard allows has the words of the pattern at their places, and a single
-        /// word for the wildcard: the sent text parses back to just these.
+        /// A command that a pattern with a wildcard allows has the pattern's words at their places and a single word
+        /// for the wildcard: the sent text parses back to exactly these.
         #[test]
         fn what_is_allowed_parses_back_to_the_words_allowed(word in "[ -~é]{0,16}") {
             let words = vec!["tool".to_owned(), "-x".to_owned(), word.clone()];

@@ -1,4 +1,4 @@
-//! Commands: run, followed and stopped.
+//! Commands: running, following and stopping them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{answers, arguments, words};
 /// The longest input of a command, in bytes.
 const LONGEST_INPUT: usize = 1 << 20;
 
-/// Between two words of how far a command is.
+/// The interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Done, Problem> {
@@ -72,7 +72,7 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
     answer(call, &jobs)
 }
 
-/// Returns the action, and its line for the far shell.
+/// Returns the action, and its line for the remote shell.
 fn plan_action(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
     if arguments.shell {
         let line = arguments.command.clone();
@@ -97,7 +97,7 @@ fn plan_action(arguments: &arguments::Run) -> Result<(Action, String), Problem> 
     Ok((Action::Run { words, sudo }, line))
 }
 
-/// Waits for commands, at most so long. Those of a call that is cancelled are stopped, unless they are to go on.
+/// Waits for commands, for at most `wait`. If the call is cancelled they are stopped, unless they are to continue.
 async fn wait_for_all(
     call: &Call<'_>,
     jobs: &[Arc<Job>],
@@ -121,7 +121,7 @@ async fn wait_for_all(
                 if !keeps {
                     jobs.iter().for_each(|job| job.stop());
                 }
-                // Nobody reads the answer to a cancelled call.
+                // The answer to a cancelled call is not read.
                 return Err(Problem::new("the call was cancelled"));
             }
             () = tokio::time::sleep_until(deadline) => return Ok(()),
@@ -136,7 +136,7 @@ async fn wait_for_all(
     }
 }
 
-/// Returns the results of commands so far. Those whose answer is whole are forgotten.
+/// Returns the commands' results so far. Those whose output is complete are forgotten.
 fn answer(call: &Call<'_>, jobs: &[Arc<Job>]) -> Result<Done, Problem> {
     let most = (BUDGET / (jobs.len().max(1) * 2)).max(64);
     let marks = Marks::new();
@@ -158,7 +158,7 @@ fn answer(call: &Call<'_>, jobs: &[Arc<Job>]) -> Result<Done, Problem> {
     Ok(done)
 }
 
-/// Returns a command's output, its beginning and its end, and its exit.
+/// Returns a command's exit status and its output, with the middle left out if long.
 fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
     let [stdout, stderr] = [0, 1].map(|which| {
         let spool = job.output(which);
@@ -211,7 +211,7 @@ fn answer_for(job: &Job, stdout: answers::Output, stderr: answers::Output) -> an
     }
 }
 
-/// The same for people.
+/// Formats the result as text.
 fn render_ran(ran: &answers::Ran, marks: &Marks) -> String {
     let mut text = format!("{}: {}", ran.host, ran.state);
     if let Some(status) = ran.exit_status {
@@ -251,7 +251,7 @@ pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Res
     if !has_more() {
         let mut changes = job.changes();
         let more = async {
-            // It has its own sender.
+            // The sender is the job's own.
             let _ = changes.wait_for(|state| state.end.is_some() || has_more()).await;
         };
         tokio::select! {

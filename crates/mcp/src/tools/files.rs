@@ -1,4 +1,4 @@
-//! Files: read, written, listed, searched, followed and copied.
+//! Files: reading, writing, listing, searching, following and copying.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,21 +21,22 @@ use crate::shown::{Encoding, Marks, exact, printable};
 use crate::tools::Done;
 use crate::{answers, arguments, record};
 
-/// Bytes of a file in one answer: with each of them two bytes of JSON, twice, half of what an answer may have.
+/// The most bytes of a file in one answer. With each byte as two bytes of JSON, twice, this is half of an answer's
+/// limit.
 const MOST_READ: u32 = 128 * 1024;
 
-/// Bytes that are written in one call.
+/// The most bytes written in one call.
 const MOST_WRITTEN: usize = 1 << 20;
 
-/// The number of files that a search looks at.
+/// The most files in a search.
 const MOST_FILES: usize = 2000;
 const MOST_SEARCHED: u64 = 64 << 20;
 const LONGEST_SEARCH: Duration = Duration::from_secs(20);
 const MOST_OF_FILE: usize = 4 << 20;
-/// Files that are read at the same time.
+/// The most files read at the same time.
 const AT_ONCE: usize = 16;
 
-/// A path, and leave to do something with it.
+/// A path, and the permission for an action on it.
 struct Target {
     destination: Destination,
     path: String,
@@ -70,7 +71,7 @@ fn clean_path(path: &str) -> Result<String, Problem> {
 }
 
 impl Target {
-    /// Does something with the files of the host, and records how it ended.
+    /// Runs `work` with the files of the host, and records the outcome.
     async fn with_files<T>(
         &self,
         call: &Call<'_>,
@@ -324,7 +325,7 @@ impl Search<'_> {
             tokio::select! {
                 biased;
                 Some(read) = reading.join_next() => {
-                    // A file that cannot be read has nothing that can be found.
+                    // A file that cannot be read has no matches.
                     let Ok(Some(read)) = read else { continue };
                     let (path, bytes): (String, Vec<u8>) = read;
                     let room = self.most - found.matches.len();
@@ -379,7 +380,7 @@ impl Search<'_> {
     }
 }
 
-/// The beginning of a file that a walk has found to be one.
+/// Reads the beginning of a regular file that a walk has found.
 async fn read_some(sftp: &trunkline::sftp::Sftp, path: &str) -> Result<Vec<u8>, Failure> {
     let nothing = || trunkline::sftp::FileAttributes::default();
     let mut file = sftp
@@ -396,7 +397,7 @@ async fn read_some(sftp: &trunkline::sftp::Sftp, path: &str) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Between two looks at a file that is followed.
+/// The interval at which a followed file is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result<Done, Problem> {
@@ -517,7 +518,7 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
     )
 }
 
-/// A path as a source of a copy, in which no character is a pattern's.
+/// Quotes a path as the source of a copy, so that no character acts as a pattern.
 fn pattern(path: &str) -> Bytes {
     let mut quoted = String::new();
     for c in path.chars() {

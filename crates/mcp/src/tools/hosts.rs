@@ -1,4 +1,4 @@
-//! The hosts that may be reached.
+//! The list of reachable hosts.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,14 @@ use crate::call::{Call, Problem};
 use crate::tools::Done;
 use crate::{answers, arguments, hosts};
 
-/// Hosts in one answer.
+/// The most hosts in one answer.
 const MOST: usize = 200;
 
-/// Lists the hosts that the rules name, those of ssh_config that their patterns match, and what has a connection.
+/// Lists the hosts in the rules, those of ssh_config that match patterns, and those with connections.
 pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result<Done, Problem> {
     let (names, patterns) = call.rules.hosts();
     let mut all: BTreeMap<String, ()> = names.iter().map(|name| ((*name).to_owned(), ())).collect();
     for pattern in &patterns {
-        // A daemon that cannot be asked for aliases has connections that it can be asked for, or fails below.
         for alias in call.state.hosts.aliases(pattern, call.rules).await? {
             all.insert(alias, ());
         }
