@@ -1,4 +1,4 @@
-//! The requester: the process at the other end of a socket, as far as proc(5) tells.
+//! The requester: the process at the other end of a socket, with the facts from proc(5).
 
 use serde::Serialize;
 use tokio::net::UnixStream;
@@ -6,25 +6,25 @@ use trunkline::Printable;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Asker {
-    /// The uid of the process that connected to the daemon, or that has an engine of its own.
+    /// The uid of the process that connected to the daemon, or that has its own engine.
     uid: u32,
-    /// Its number at that moment.
+    /// Its process id at that moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    /// Its program: the file's path, or the process's name where that cannot be read.
+    /// Its program: the file's path, or the process's name if that cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<String>,
     /// The program that started it, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     started_by: Option<String>,
-    /// The user who had logged in to this machine, if the kernel knows (`/proc/PID/loginuid`): it distinguishes the
-    /// people who use a shared account.
+    /// The user who logged in to this machine, if the kernel knows (`/proc/PID/loginuid`), which distinguishes people
+    /// who share an account.
     #[serde(skip_serializing_if = "Option::is_none")]
     login_uid: Option<u32>,
 }
 
 impl Asker {
-    /// The process at the other end, as far as it can be looked at.
+    /// Returns the process at the other end, with what can be found out.
     pub(crate) fn from_stream(stream: &UnixStream) -> Option<Self> {
         let peer = stream.peer_cred().ok()?;
         Some(Self::looked_at(peer.uid(), process_of(stream)))
@@ -42,13 +42,13 @@ impl Asker {
     }
 }
 
-/// The number of the process that connected, at that moment.
+/// Returns the id of the process that connected, at that moment.
 pub fn process_of(stream: &UnixStream) -> Option<u32> {
     let pid = stream.peer_cred().ok()?.pid()?;
     u32::try_from(pid).ok()
 }
 
-/// The name of a process, and that of the one that ran it.
+/// Returns the names of a process and of its parent.
 pub fn names(pid: Option<u32>) -> Vec<String> {
     let mut names = Vec::new();
     let mut next = pid;
@@ -62,24 +62,24 @@ pub fn names(pid: Option<u32>) -> Vec<String> {
     names
 }
 
-/// A process's program: its file, or its name where that cannot be read. What was updated or removed since says so itself
-/// ("… (deleted)").
+/// Returns a process's program: its file, or its name if that cannot be read. The path shows if the file was updated or
+/// removed since ("… (deleted)").
 fn program_of(pid: u32) -> Option<String> {
     let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let named = file.map(|file| Printable::line(file.as_os_str().as_encoded_bytes()).into_string());
     named.or_else(|| Some(name_and_parent(pid)?.0))
 }
 
-/// The process that ran it.
+/// Returns the parent process.
 fn parent_of(pid: u32) -> Option<u32> {
     name_and_parent(pid)?.1.filter(|parent| *parent != 0)
 }
 
-/// Returns the user who had logged in, if the kernel knows.
+/// Returns the user who logged in, if the kernel knows.
 fn login_of(pid: u32) -> Option<u32> {
     let login = std::fs::read_to_string(format!("/proc/{pid}/loginuid")).ok()?;
     let login = login.trim().parse().ok()?;
-    // Nobody logged in: what a service started, for instance.
+    // No one logged in, as with a service.
     (login != u32::MAX).then_some(login)
 }
 
@@ -87,7 +87,7 @@ fn name_and_parent(pid: u32) -> Option<(String, Option<u32>)> {
     parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Of `PID (NAME) STATE PARENT …`, where the name may have anything in it.
+/// Parses `PID (NAME) STATE PARENT …`. The name may contain anything.
 fn parse_stat(stat: &[u8]) -> Option<(String, Option<u32>)> {
     let begin = stat.iter().position(|byte| *byte == b'(')?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;

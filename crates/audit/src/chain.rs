@@ -1,4 +1,4 @@
-//! The chain: each line has the number behind the last line's, and the hash of the last line.
+//! The chain: each line has the next number, and the hash of the previous line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::hash::{Hash, NoHead};
 use crate::record::Record;
 
-/// The end of a chain: the number of its last line, and that line's hash. Before the first line both are zero.
+/// The end of a chain: the number and hash of its last line. Both are zero before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Head {
     pub(crate) number: u64,
@@ -42,7 +42,7 @@ struct Line<'a> {
 }
 
 impl Head {
-    /// Adds a record's line to `lines`, and moves on to it.
+    /// Adds a record's line to `lines`, and advances.
     pub(crate) fn add(&mut self, record: &Record, lines: &mut Vec<u8>) -> std::io::Result<()> {
         let number = self.number + 1;
         let line = Line {
@@ -61,7 +61,7 @@ impl Head {
     }
 }
 
-/// A line's statements about its place.
+/// A line's fields about its place in the chain.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Link {
     pub(crate) number: u64,
@@ -79,12 +79,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Reads a line, without its line feed; `None` for what is not one of the trail's.
+    /// Parses a line without its line feed; `None` if it is not one of the trail's.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
-    /// The chain's head behind this line.
+    /// Returns the chain's end after this line.
     pub(crate) fn head(&self, line: &[u8]) -> Head {
         Head {
             number: self.number,

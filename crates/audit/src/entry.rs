@@ -1,4 +1,4 @@
-//! A requester and a request, until the end of the work.
+//! The record of a client's request, until the end of the work.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ use crate::subject::Subject;
 use crate::work::{Unended, Work, lock_work};
 use crate::writer::Written;
 
-/// One client, of which everything that it asks for is recorded.
+/// Records the requests of one client.
 #[derive(Clone)]
 pub struct Recorder {
     audit: Arc<Audit>,
@@ -27,7 +27,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// This process, for what it does with an engine of its own.
+    /// Returns the recorder of this process, for the work of its own engine.
     pub fn of_program(audit: &Arc<Audit>) -> Self {
         let uid = rustix::process::getuid().as_raw();
         Self {
@@ -40,12 +40,12 @@ impl Recorder {
         }
     }
 
-    /// Waits until all is written that was recorded so far and can be written.
+    /// Waits until everything recorded so far is written, if possible.
     pub async fn flush(&self) {
         self.audit.write_all(None).await;
     }
 
-    /// Records the end of all that has none yet, because this program ends, and waits as [`Self::flush`].
+    /// Records the end of all open work, because this program ends, and waits as [`Self::flush`] does.
     pub async fn close(&self) {
         for work in self.audit.open.take() {
             let outcome = match (&work.exit, work.lasts) {
@@ -64,7 +64,7 @@ impl Recorder {
         }
     }
 
-    /// Looks at the process that is at the other end, where that is recorded.
+    /// Returns the recorder of the client at the other end of a socket. Examines its process if the trail is on.
     pub fn for_stream(audit: &Arc<Audit>, stream: &UnixStream) -> Self {
         Self {
             audit: audit.clone(),
@@ -77,12 +77,12 @@ impl Recorder {
         }
     }
 
-    /// Returns whether anything is recorded.
+    /// Returns true if the trail is on.
     pub fn is_on(&self) -> bool {
         self.audit.writer.is_some()
     }
 
-    /// Something that it asks for, of which nothing has been handed to a server yet.
+    /// Returns an entry for a request of which nothing has been sent to a server yet.
     pub fn entry(&self, subject: Subject) -> Entry {
         let work = Work::new(subject.with_engine(self.engine));
         Entry {
@@ -93,13 +93,12 @@ impl Recorder {
     }
 }
 
-/// Something that was asked for, from there to its end. Dropping it records an end that nobody knows more of.
+/// A request until its end. Dropping it records an end with an unknown outcome.
 pub struct Entry {
     recorder: Recorder,
-    /// The fate of its beginning, once that was handed over to be written: the same for every caller, however often
-    /// they ask.
+    /// The result of writing its beginning, once that was requested: the same for all callers.
     written: OnceLock<Written>,
-    /// Guards it while it moves from one state to the next. `None` once the end is recorded, or where nothing is.
+    /// Locked while the state changes. `None` once the end is recorded, or if the trail is off.
     work: Arc<Unended>,
 }
 
@@ -120,21 +119,21 @@ impl Entry {
         lock_work(&self.work)
     }
 
-    /// Returns the recorder of its client's other requests.
+    /// Returns the recorder of the same client.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Something else that the same client asks for.
+    /// Returns an entry for another request of the same client.
     pub fn another(&self, subject: Subject) -> Self {
         self.recorder.entry(subject)
     }
 
-    /// Records that it is about to be handed to a server; `refine` knows more of it by now. A second beginning is none, and has
-    /// the outcome of the first: what was refused once stays refused.
+    /// Records the request before it is sent to a server, with details from `refine`. Later calls return the first
+    /// result, so that a refusal is final.
     ///
     /// # Errors
-    /// It cannot be recorded, and must not be done.
+    /// It cannot be recorded, so it must not be done.
     pub async fn begin(&self, refine: impl FnOnce(Subject) -> Subject) -> Result<(), Error> {
         let Some(writer) = &self.recorder.audit.writer else {
             return Ok(());
@@ -158,23 +157,23 @@ impl Entry {
         };
         let outcome = written.clone().await;
         if outcome.is_err() {
-            // What did not happen is not in the trail. That its end could be written would be a contradiction.
+            // Work that did not happen is not in the trail, so its end must not be, either.
             self.forget();
         }
         outcome.map_err(|source| writer.refusal(source))
     }
 
-    /// Returns whether it could not be recorded, and must not be done by other ways either.
+    /// Returns true if it could not be recorded, so it must not be done in other ways, either.
     pub fn is_refused(&self) -> bool {
         self.outcome().is_some_and(Result::is_err)
     }
 
-    /// Returns the fate of its beginning, once that is known.
+    /// Returns the result of writing its beginning, once known.
     fn outcome(&self) -> Option<&Result<(), Arc<io::Error>>> {
         self.written.get()?.peek()
     }
 
-    /// Takes what is recorded of it, which has no end any more.
+    /// Takes the work, so that no end is recorded any more.
     fn forget(&self) -> Option<Work> {
         let work = self.work().take()?;
         if let (Some((id, _)), true) = (&work.begun, self.recorder.engine.is_some()) {
@@ -183,41 +182,41 @@ impl Entry {
         Some(work)
     }
 
-    /// Sets the counter of its bytes from now on.
+    /// Sets the counter of its bytes.
     pub fn carries(&self, carried: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
         if let Some(work) = self.work().as_mut() {
             work.carried = Some(Box::new(carried));
         }
     }
 
-    /// Says that it was carried over to a new connection.
+    /// Notes that it was resumed on a new connection.
     pub fn note_resumed(&self) {
         if let Some(work) = self.work().as_mut() {
             work.resumed += 1;
         }
     }
 
-    /// Counts what a session carries.
+    /// Counts a session's bytes.
     pub fn count_session(&self, session: &SessionControl) {
         let session = session.clone();
         self.carries(move || session.bytes_carried());
     }
 
-    /// Says that whoever has it gives it up when they need it no longer: that is its end, and no failure.
+    /// Marks work that normally ends when its owner drops it, which is not a failure.
     pub fn lasts(&self) {
         if let Some(work) = self.work().as_mut() {
             work.lasts = true;
         }
     }
 
-    /// Says how its command has ended, whatever becomes of its session from now on.
+    /// Notes how its command ended, whatever becomes of its session.
     pub fn note_exit(&self, exit: &ExitStatus) {
         if let Some(work) = self.work().as_mut() {
             work.exit = Some(exit.clone());
         }
     }
 
-    /// Returns its command's outcome, if one was reported.
+    /// Returns its command's outcome, if reported.
     fn reported_outcome(&self) -> Option<Outcome> {
         self.work().as_ref()?.exit.as_ref().map(of_exit)
     }
@@ -230,12 +229,12 @@ impl Entry {
         }
     }
 
-    /// Records its end, by what a client was told last.
+    /// Records its end, by the last reply to the client.
     pub fn end_by(&self, last: &Reply) {
         self.end(match last {
             Reply::Exit(exit) => of_exit(exit),
             Reply::Measured(_) | Reply::RemoteNames(_) => Outcome::new(Execution::Finished),
-            // As `failed`.
+            // As in [`Self::fail`].
             Reply::Failed(failure) => Outcome {
                 error: Some(failure.message.clone()),
                 ..self
@@ -254,7 +253,7 @@ impl Entry {
         });
     }
 
-    /// Records the end of a session. An end of the command that was told before counts for more than what became of the session.
+    /// Records the end of a session. An earlier report about the command overrides the session's error.
     pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
         self.end(match (ended, self.reported_outcome()) {
             (Ok(exit), _) => of_exit(exit),
@@ -263,7 +262,7 @@ impl Entry {
         });
     }
 
-    /// Records the end of a copy, whose `progress` counts the names that failed.
+    /// Records the end of a copy, whose `progress` counts failed names.
     pub fn end_copy(&self, ended: &Result<Snapshot, Error>) {
         self.end(match ended {
             Ok(progress) => Outcome {
@@ -274,7 +273,7 @@ impl Entry {
         });
     }
 
-    /// Counts what a copy carries.
+    /// Counts a copy's bytes.
     pub fn counts_copy(&self, sources: &[Location], target: &Location, progress: &Arc<Progress>) {
         let (counting, uploads) = (progress.clone(), matches!(target, Location::Host(..)));
         let downloads = sources.iter().any(|source| matches!(source, Location::Host(..)));
@@ -284,7 +283,7 @@ impl Entry {
         });
     }
 
-    /// Records that it failed. How its command had ended stays true.
+    /// Records a failure. An earlier report about the command's end is kept.
     pub fn fail(&self, error: &Error) {
         self.end(Outcome {
             error: Some(error.to_string()),
@@ -307,7 +306,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let state = self.work().as_ref().map(|work| {
             let exit = work.exit.as_ref().map(of_exit);
-            // Nothing is handed to a server before it is known that its beginning is written.
+            // Nothing is sent to a server before the beginning is known to be written.
             (exit, self.outcome().is_some(), work.lasts)
         });
         let execution = match state {

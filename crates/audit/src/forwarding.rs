@@ -1,4 +1,4 @@
-//! Forwardings, and what is recorded of them and of each connection that they carry.
+//! Forwardings, and their records, including one for each connection.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use trunkline_control::protocol::ForwardKind;
 
 use crate::{Entry, Subject};
 
-/// Opens a forwarding, and records that.
+/// Opens a forwarding, and records it.
 ///
 /// # Errors
-/// It cannot be recorded, or not be opened.
+/// It cannot be recorded or opened.
 pub async fn open(
     host: &Host,
     kind: ForwardKind,
@@ -46,7 +46,7 @@ pub async fn open(
     outcome
 }
 
-/// Records each connection that a forwarding carries.
+/// Returns a witness that records each connection of a forwarding.
 fn witness(host: &Host, entry: &Entry, subject: fn(&HostConfig, &ForwardClient) -> Subject) -> Witness {
     let (config, recorder) = (host.config().clone(), entry.recorder().clone());
     Arc::new(move |client| {

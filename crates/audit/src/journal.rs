@@ -1,8 +1,9 @@
-//! The files of the audit trail: `audit.jsonl`, and `audit-N.jsonl` for older ones, where N is the number of the last line.
+//! The files of the audit trail: `audit.jsonl`, and `audit-N.jsonl` for older ones, where N is the number of the last
+//! line.
 //!
-//! Several processes may write: a daemon that waits for its last sessions beside its successor, private ones, and programs
-//! with an engine of their own. So each append takes a lock, on the file `head`, which also holds where the chain ended: a
-//! tail that somebody has removed is noticed by that, though not if they have changed `head` as well.
+//! Several processes may write: a daemon that waits for its last sessions beside its successor, private daemons, and
+//! programs with their own engine. So each append locks the file `head`, which also stores the end of the chain. This
+//! reveals a removed tail, unless `head` was changed as well.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,22 +19,22 @@ use crate::chain::{Head, Link};
 use crate::hash::Hash;
 use crate::record::{Note, Record};
 
-/// More than the longest line: each of its texts is bounded (`Printable`), but for the sources of a copy, of which there are
+/// More than the longest line. Each text in it is bounded (`Printable`), and so is the number of a copy's sources,
 /// [`crate::MAX_SOURCES`].
 pub(crate) const LONGEST_LINE: u64 = 1024 * 1024;
 
-/// The trail's files, for one process that writes.
+/// The trail's files, for one writing process.
 #[derive(Debug)]
 pub(crate) struct Journal {
     directory: PathBuf,
-    /// Bytes after which a new file is begun.
+    /// The size in bytes after which a new file is begun.
     file_size: u64,
-    /// The most files that are kept, the one that is written to included; 0 for all.
+    /// The most files to keep, including the current one; 0 for all.
     files: usize,
     known: Option<OpenTrail>,
 }
 
-/// The state that this process has seen last, which is current unless another process has written.
+/// The last state seen, which is current unless another process has written.
 #[derive(Debug)]
 struct OpenTrail {
     file: File,
@@ -42,23 +43,23 @@ struct OpenTrail {
     head: Head,
 }
 
-/// The time limit for waiting for another writer. Each holds the lock for one write; one that was stopped (Ctrl-Z, a
-/// debugger) in the middle of it must not stop all others for good.
+/// How long to wait for another writer. Each holds the lock for one write; one that is stopped during a write (Ctrl-Z,
+/// a debugger) must not block all others forever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest pause between two looks at the lock.
+/// The longest pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The lock, for as long as it lives.
+/// The lock. Dropping it unlocks.
 struct Locked(File);
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Closing is not enough: a child that was forked meanwhile has the file open, too, and the lock with it (flock(2)).
+        // Closing is not enough: a child forked meanwhile shares the open file and its lock (flock(2)).
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// Takes the lock, as soon as nobody else has it. `how` does not wait by itself.
+/// Takes the lock as soon as it is free. `how` must not block.
 pub(crate) fn lock(file: &File, how: FlockOperation, patience: Duration) -> io::Result<()> {
     let until = Instant::now() + patience;
     let mut pause = Duration::from_micros(50);
@@ -92,7 +93,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Returns the end of the chain after the last write; its beginning if that cannot be read.
+    /// Returns the end of the chain after the last write, or the empty chain's if it cannot be read.
     fn head(&self) -> Head {
         let mut text = [0; 128];
         let read = self.0.read_at(&mut text, 0).unwrap_or_default();
@@ -101,24 +102,24 @@ impl Locked {
         line.parse().unwrap_or_default()
     }
 
-    /// Of one length, so that a write in place leaves nothing of the last one.
+    /// Stores the end of the chain, with a fixed length, so that writing in place overwrites the previous one.
     fn set_head(&self, head: Head) -> io::Result<()> {
         let text = format!("{head:<100}\n");
         self.0.write_all_at(text.as_bytes(), 0)
     }
 }
 
-/// The findings at the end of a file.
+/// The end of a file.
 #[derive(Debug, Default)]
 struct Tail {
-    /// The last whole line's.
+    /// The chain's end after the last whole line.
     head: Option<Head>,
-    /// Bytes behind it that are not a line.
+    /// The bytes of an incomplete line after it.
     torn: Vec<u8>,
 }
 
 impl Journal {
-    /// The trail in `directory`, which is made when it is written to first.
+    /// Returns the trail in `directory`, which is created at the first write.
     pub(crate) fn new(directory: PathBuf, file_size: u64, files: usize) -> Self {
         Self {
             directory,
@@ -132,10 +133,10 @@ impl Journal {
         self.directory.join("audit.jsonl")
     }
 
-    /// Appends records; all of them or none. With `sync` they are on the disk when this returns.
+    /// Appends all records or none. With `sync` they are on disk when this returns.
     ///
     /// # Errors
-    /// The file cannot be opened or written. What was written of it has been taken back, as far as that is possible.
+    /// The file cannot be opened or written. A partial write is undone if possible.
     pub(crate) fn append(&mut self, records: &[Record], sync: bool) -> io::Result<Head> {
         if self.known.is_none() {
             make_private(&self.directory).map_err(io::Error::other)?;
@@ -148,14 +149,14 @@ impl Journal {
         for record in records {
             head.add(record, &mut lines)?;
         }
-        // An incomplete line is explained by the next, which verifying looks for in the same file.
+        // The note about an incomplete line must be in the same file, where verifying looks for it.
         let explains = lines.first() == Some(&b'\n');
         if before > 0 && !explains && before + lines.len() as u64 > self.file_size {
             known = self.begin_another(&known)?;
         }
         let size = known.identity.2;
         if let Err(error) = write_whole(&known.file, &lines, sync) {
-            // What is left of a line is dealt with by whoever writes next.
+            // The next writer handles the rest of a line.
             let _ = known.file.set_len(size);
             self.known = None;
             return Err(error);
@@ -163,13 +164,13 @@ impl Journal {
         known.identity.2 += lines.len() as u64;
         known.head = head;
         self.known = Some(known);
-        // The lines decide: a head that could not be written is behind them, which is consistent.
+        // The lines are decisive: a head that could not be updated is behind them, which is consistent.
         let _ = lock.set_head(head);
         Ok(head)
     }
 
-    /// The current file and the chain's end, looked up anew if somebody else has written. What is wrong with it is noted in
-    /// `lines`, which come first.
+    /// Returns the current file and the chain's end, read again if another process has written. Adds notes about
+    /// problems to `lines`.
     fn look(&mut self, lock: &Locked, lines: &mut Vec<u8>) -> io::Result<OpenTrail> {
         let path = self.current();
         if let Some(known) = self.known.take()
@@ -215,7 +216,7 @@ impl Journal {
         })
     }
 
-    /// Puts the current file aside and begins the next; the oldest go.
+    /// Renames the current file, begins the next, and deletes the oldest ones.
     fn begin_another(&self, known: &OpenTrail) -> io::Result<OpenTrail> {
         let aside = self
             .directory
@@ -244,7 +245,7 @@ impl Journal {
     }
 }
 
-/// The older files of a trail, oldest first.
+/// Lists the older files of a trail, oldest first.
 pub(crate) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -260,8 +261,8 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Returns the complaint about a file that does not end as its last writer has noted. A file that is ahead is not
-/// wrong: its writer was ended before it could note that.
+/// Returns a complaint if a file does not end as its last writer noted. A file that is ahead is fine: its writer was
+/// killed before noting it.
 fn complaint(found: Head, noted: Head) -> Option<String> {
     let said = "lines that had been written";
     if found.number < noted.number {
@@ -294,7 +295,7 @@ fn write_whole(mut file: &File, lines: &[u8], sync: bool) -> io::Result<()> {
     if sync { file.sync_data() } else { Ok(()) }
 }
 
-/// The end of a file of `len` bytes.
+/// Reads the end of a file of `len` bytes.
 fn tail(mut file: &File, len: u64) -> io::Result<Tail> {
     let start = len.saturating_sub(2 * LONGEST_LINE);
     file.seek(SeekFrom::Start(start))?;
@@ -319,7 +320,7 @@ mod tests {
     fn a_child_that_was_forked_in_the_middle_of_a_write_does_not_keep_the_lock() {
         let directory = tempfile::tempdir().unwrap();
         let held = Locked::take(directory.path()).unwrap();
-        // What fork leaves the child with: another descriptor of the same open file.
+        // As in a forked child: another descriptor of the same open file.
         let childs = held.0.try_clone().unwrap();
         drop(held);
         let other = File::open(directory.path().join("head")).unwrap();
@@ -334,7 +335,7 @@ mod tests {
         let other = File::open(directory.path().join("head")).unwrap();
         let error = lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("another process"), "{error}");
-        // Who verifies does not either.
+        // Neither does verifying.
         lock(&other, FlockOperation::NonBlockingLockShared, Duration::ZERO).unwrap_err();
         drop(held);
         lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap();

@@ -1,10 +1,10 @@
-//! The audit trail: a line for the beginning and one for the end of everything that trunkline has done on hosts, in
-//! `audit/audit.jsonl` of the state directory, where config.toml asks for it. The daemon writes what it does for its clients, and
-//! a program what it does with an engine of its own: one trail, which any number of processes write.
+//! The audit trail: a line for the beginning and one for the end of everything that trunkline does on hosts, in
+//! `audit/audit.jsonl` of the state directory, if config.toml asks for it. The daemon records the work for its clients,
+//! and programs that of their own engines: any number of processes write one trail.
 //!
-//! Each line holds the hash of the one before (`chain`), also across files (`journal`); [`verify`] checks that. One
-//! thread of each process writes. In the mode `strict` nothing is handed to a server before its beginning is on the disk;
-//! otherwise nobody waits for the disk. Never recorded: environments, input and output.
+//! Each line contains the hash of the previous one (`chain`), also across files (`journal`), which [`verify`] checks.
+//! One thread of each process writes. In mode `strict` nothing is sent to a server before its beginning is on disk;
+//! otherwise nothing waits for the disk. Environments, input and output are never recorded.
 
 pub mod asker;
 mod chain;
@@ -41,7 +41,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// None.
+    /// Returns a trail that is off.
     pub fn none() -> Arc<Self> {
         Arc::new(Self {
             writer: None,
@@ -49,11 +49,11 @@ impl Audit {
         })
     }
 
-    /// The trail that the settings ask for. Nothing is written to it yet: where its place cannot be used, that is told by
-    /// whatever has to be recorded.
+    /// Opens the trail according to the settings. Nothing is written yet: an unusable place is reported by the first
+    /// record.
     ///
     /// # Errors
-    /// There can be no further thread.
+    /// The thread cannot be started.
     pub fn open(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
         let mode = settings.audit;
         if mode == Mode::Off {
@@ -68,8 +68,8 @@ impl Audit {
         }))
     }
 
-    /// The same, of a daemon, with a line that says that it begins. A daemon that cannot write the trail serves all the same: in
-    /// the mode `strict` it refuses everything, where a stock ssh that found no daemon would run by itself.
+    /// Opens a daemon's trail and records its start. A daemon that cannot write the trail still serves: in mode
+    /// `strict` it refuses everything, whereas stock ssh without a daemon would run by itself.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -91,17 +91,17 @@ impl Audit {
         Ok(audit)
     }
 
-    /// Waits until all is written that can be, the end of this daemon last.
+    /// Waits until everything is written, if possible, with this daemon's end last.
     pub async fn stop(&self) {
         self.write_all(Some(Record::new(Event::Stop))).await;
     }
 
-    /// Records that are not written yet.
+    /// Returns the number of records that are not written yet.
     pub fn waiting(&self) -> u64 {
         self.writer.as_ref().map_or(0, Writer::waiting)
     }
 
-    /// Records that were given up so far.
+    /// Returns the number of records that were lost so far.
     pub fn lost_records(&self) -> u64 {
         self.writer.as_ref().map_or(0, Writer::lost_records)
     }

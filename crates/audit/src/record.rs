@@ -1,4 +1,4 @@
-//! The content of one line of the audit trail, except its place in the chain.
+//! The content of one line of the audit trail, except for its place in the chain.
 
 use std::time::SystemTime;
 
@@ -8,13 +8,13 @@ use trunkline::{Error, Execution, Printable};
 use crate::asker::Asker;
 use crate::subject::Subject;
 
-/// One event. Fields that do not apply are left out.
+/// One event. Fields that do not apply are omitted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Record {
     /// The time of the event: UTC, in RFC 3339's form, with milliseconds.
     pub(crate) time: String,
     pub(crate) event: Event,
-    /// The number that a beginning and its end have in common.
+    /// The id that a beginning and its end share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub(crate) struct Record {
     pub(crate) subject: Option<Subject>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) outcome: Option<Outcome>,
-    /// Of a daemon that starts.
+    /// The daemon, in its start event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) daemon: Option<Daemon>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -34,21 +34,21 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Event {
-    /// A daemon began to write to the trail.
+    /// A daemon has started to write to the trail.
     Start,
-    /// It ended in good order.
+    /// A daemon has ended normally.
     Stop,
-    /// Something is about to be handed to a server.
+    /// Work is about to be sent to a server.
     Begin,
-    /// It has ended, or was not begun.
+    /// Work has ended, or was not started.
     End,
-    /// Something about the trail itself.
+    /// A note about the trail itself.
     Note,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
-    /// "did not start", "may have started", "finished", or "not known" for what was left to the system's ssh.
+    /// "did not start", "may have started", "finished", or "not known" for work left to the system's ssh.
     pub(crate) execution: &'static str,
     /// The command's exit status.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,16 +61,16 @@ pub(crate) struct Outcome {
     /// Names that a copy could not copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed_files: Option<u64>,
-    /// Bytes to the server, of the command's input, a tunnel, a forwarding or a copy.
+    /// Bytes to the server: of a command's input, a tunnel, a forwarding or a copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sent_bytes: Option<u64>,
     /// Bytes from the server, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) received_bytes: Option<u64>,
-    /// Times that an SFTP session was carried over to a new connection.
+    /// How often an SFTP session was resumed on a new connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed: Option<u64>,
-    /// From the beginning on.
+    /// The duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds: Option<f64>,
 }
@@ -88,10 +88,10 @@ pub(crate) struct Daemon {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Note {
     pub(crate) note: String,
-    /// Records that had been written are not there any more.
+    /// True if written records are missing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) broken: bool,
-    /// The bytes of an incomplete line in front of this one, and their hash.
+    /// The length of an incomplete line before this one, and its hash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torn_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ impl Record {
         }
     }
 
-    /// The note that records which had been written are not there any more.
+    /// Returns the note that written records are missing.
     pub(crate) fn chain_broken(text: impl Into<String>) -> Self {
         let mut record = Self::note(text);
         if let Some(note) = &mut record.note {
@@ -149,7 +149,7 @@ impl Outcome {
         }
     }
 
-    /// Nobody is there any more who would learn more of it.
+    /// Returns the outcome of work whose owner is gone.
     pub(crate) fn abandoned_by(who: &str, execution: Execution) -> Self {
         Self {
             error: Some(who.into()),

@@ -1,4 +1,4 @@
-//! The audit trail, read: what was done, on which host, for whom, and how it ended.
+//! The audit trail for readers: what was done, on which host, for whom, and how it ended.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read as _, Write};
@@ -11,22 +11,22 @@ use trunkline::Printable;
 
 use crate::verify::{find, open, read_line};
 
-/// The filter for records.
+/// A filter for records.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// Of this host, as it was typed or as it resolved.
+    /// The host, as typed or as resolved.
     pub host: Option<String>,
-    /// From this time on, as the trail writes times.
+    /// The earliest time, in the trail's format.
     pub since: Option<String>,
-    /// Text that the requester has to contain: a program, an assistant's client, a submitter of the fleet, or a uid.
+    /// Text that the requester must contain: a program, an assistant's client, a submitter of the fleet, or a uid.
     pub who: Option<String>,
 }
 
 /// The maximum number of unfinished records kept in memory; further ones are not reported at the end.
 const MOST_BEGUN: usize = 100_000;
 
-/// The fields of a record that are shown. Whoever could write the trail could write anything into it: all of it is made fit
-/// for a terminal where it is shown.
+/// The fields of a record that are shown. They may contain anything that an attacker wrote, and are made printable when
+/// shown.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Shown {
@@ -64,7 +64,7 @@ struct Asker {
 }
 
 impl Filter {
-    /// Since when, in the trail's own form: a time in RFC 3339's, a date, or a duration before now ("2h").
+    /// Parses a time into the trail's format: RFC 3339, a date, or a duration before now ("2h").
     ///
     /// # Errors
     /// It is none of these.
@@ -93,7 +93,7 @@ impl Filter {
             .host
             .as_deref()
             .is_none_or(|host| is(&record.host, host) || is(&record.hostname, host));
-        // Times are of one form and in UTC: their order is that of their text.
+        // Times have one format and are in UTC, so their text sorts by time.
         let since = self
             .since
             .as_deref()
@@ -111,11 +111,11 @@ impl Filter {
     }
 }
 
-/// Writes the records of the trail in `directory` that `filter` takes: for people, one line for each thing that was done; or
-/// each record as the trail has it.
+/// Writes the records of the trail in `directory` that pass `filter`: one line for each piece of work, or with `json`
+/// each record as it is.
 ///
 /// # Errors
-/// The trail cannot be read, or nobody takes what is written.
+/// The trail cannot be read, or the output is closed.
 pub fn show(directory: &Path, filter: &Filter, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let here = || format!("the audit trail in {}", directory.display());
     let files = find(directory).with_context(here)?.files;
@@ -129,7 +129,7 @@ pub fn show(directory: &Path, filter: &Filter, json: bool, out: &mut impl Write)
             if !is_there {
                 break;
             }
-            // The check of the trail reports lines that are not records.
+            // The check of the trail reports invalid lines.
             let Ok(record) = serde_json::from_slice::<Shown>(&line) else {
                 continue;
             };
@@ -137,7 +137,7 @@ pub fn show(directory: &Path, filter: &Filter, json: bool, out: &mut impl Write)
                 continue;
             }
             if json {
-                // JSON has no control characters outside of its line ends.
+                // JSON has no control characters except for line ends.
                 out.write_all(&line)?;
                 continue;
             }
@@ -205,7 +205,7 @@ impl Shown {
         parts.join("  ")
     }
 
-    /// The assistant or the submitter; else the program that asked, by its name.
+    /// Returns the assistant or the submitter; else the name of the program that asked.
     fn who(&self) -> String {
         let name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_owned();
         let program = self.asker.program.as_ref().map(name);

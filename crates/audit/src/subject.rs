@@ -1,4 +1,4 @@
-//! The subject of a request, as the trail names it.
+//! The subject of a request, as recorded in the trail.
 
 use serde::Serialize;
 use trunkline::config::{Forward, HostConfig};
@@ -8,7 +8,7 @@ use trunkline_control::protocol::{CopyPlace, CopyRequest, ForwardKind, OnBehalf,
 
 use crate::hash::Hash;
 
-/// Sources of a copy that are named. The number of all is in the last of them.
+/// The most sources of a copy that are recorded. The last entry has the total number.
 const MAX_SOURCES: usize = 32;
 
 /// The subject of a request.
@@ -16,13 +16,13 @@ const MAX_SOURCES: usize = 32;
 pub struct Subject {
     /// "session", "tunnel", "incoming", "listener", "forwarding", "copy", "tune", "listing", "call".
     kind: &'static str,
-    /// The destination, as it was typed.
+    /// The destination as typed.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
-    /// The account on the server, where the configuration could be read.
+    /// The account on the server, if the configuration could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// The resolved destination: the name or address that is connected to, and its port.
+    /// The resolved destination: its name or address, and its port.
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,13 +30,13 @@ pub struct Subject {
     /// "command", "shell", "subsystem" or "none" for sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<&'static str>,
-    /// The command line, the subsystem's name, or where a tunnel or a forwarding leads to.
+    /// The command line, the subsystem's name, or the target of a tunnel or forwarding.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     command: Option<Exact>,
-    /// The origin of a connection through a forwarding; for a remote one in the server's words.
+    /// The origin of a forwarded connection; for a remote forwarding as the server gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
-    /// Whether the session has a terminal.
+    /// True if the session has a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     terminal: Option<bool>,
     /// The sources of a copy.
@@ -51,22 +51,22 @@ pub struct Subject {
     /// The decision about the call, and who made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<String>,
-    /// The public nkey of who asked for it through a fleet, as the asker says; or an assistant's client, with its version.
+    /// The public nkey of the fleet's submitter, as the client gives it; or an assistant's client, with its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     submitter: Option<String>,
-    /// The job that it is part of, likewise; or the call.
+    /// The job that it belongs to, as the client gives it; or the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<String>,
-    /// Set to "program" where a program has done it with an engine of its own, and not the daemon.
+    /// "program" if a program did it with its own engine instead of the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<&'static str>,
-    /// Set to "ssh" where the system's ssh was left to do it.
+    /// "ssh" if it was left to the system's ssh.
     #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'static str>,
 }
 
 impl Subject {
-    /// Something at a host, of which only what was typed is known yet.
+    /// Returns a subject at a host that is not resolved yet.
     pub fn new(kind: &'static str, host: &str) -> Self {
         Self {
             kind,
@@ -75,12 +75,12 @@ impl Subject {
         }
     }
 
-    /// The subject of a client's session.
+    /// Returns the subject of a client's session.
     pub fn session(host: &str, program: &Program) -> Self {
         Self::new("session", host).running(program)
     }
 
-    /// The same, of what turned out to be meant.
+    /// Sets the resolved program.
     pub fn running(mut self, program: &Program) -> Self {
         let (kind, name, command) = match program {
             Program::Configured => ("session", Some("shell"), None),
@@ -100,7 +100,7 @@ impl Subject {
         self
     }
 
-    /// An assistant's call of a tool: on which host, with what, and what was decided of it.
+    /// Returns the subject of an assistant's call of a tool: the host, the action and the decision.
     pub fn call(tool: &str, host: &str, what: &str, decision: &str) -> Self {
         Self {
             tool: Some(tool.to_owned()),
@@ -109,7 +109,7 @@ impl Subject {
         }
     }
 
-    /// Whom it is done for.
+    /// Sets for whom it is done.
     pub fn on_behalf(mut self, of: Option<&OnBehalf>) -> Self {
         self.submitter = of.map(|of| Printable::line(&of.submitter).into_string());
         self.job = of.map(|of| Printable::line(&of.job).into_string());
@@ -131,17 +131,18 @@ impl Subject {
         self
     }
 
-    /// A single connection through a forwarding that listens here, and where it leads to.
+    /// Returns the subject of a connection through a local forwarding, with its target.
     pub fn outgoing(host: &HostConfig, client: &ForwardClient) -> Self {
         Self::connection("tunnel", host, client)
     }
 
-    /// A single connection through one that the server listens for, and where it leads to here.
+    /// Returns the subject of a connection through a remote forwarding, with its local target.
     pub fn incoming(host: &HostConfig, client: &ForwardClient) -> Self {
         Self::connection("incoming", host, client)
     }
 
-    /// A single connection to what the server listens on, which this side reads itself. `from` is the server's word.
+    /// Returns the subject of a connection to the server's listener that this process reads itself. `from` is the
+    /// origin that the server gives.
     pub fn accepted_connection(host: &HostConfig, from: &str) -> Self {
         let from = Printable::line(from).into_string();
         Self {
@@ -151,7 +152,7 @@ impl Subject {
     }
 
     fn connection(kind: &'static str, host: &HostConfig, client: &ForwardClient) -> Self {
-        // The server says where its clients come from, and may say anything.
+        // The server may give any origin.
         let from = Printable::line(&client.from).into_string();
         Self {
             from: (!from.is_empty()).then_some(from),
@@ -161,7 +162,7 @@ impl Subject {
         }
     }
 
-    /// A forwarding, from where it listens to where it leads.
+    /// Returns the subject of a forwarding, with its listener and target.
     pub fn forwarding(host: &HostConfig, kind: ForwardKind, forward: &Forward) -> Self {
         let way = format!("{} {} to {}", kind.option(), forward.listen, forward.target);
         Self::new("forwarding", &host.original_host)
@@ -169,7 +170,7 @@ impl Subject {
             .with_target(way)
     }
 
-    /// Returns whether it is given up by whoever has it, and has no other end.
+    /// Returns true if it normally ends when its owner drops it.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self.kind, "forwarding" | "listener" | "tunnel" | "incoming")
     }
@@ -192,7 +193,7 @@ impl Subject {
         self
     }
 
-    /// A copy between places that an engine knows.
+    /// Returns the subject of a copy with an engine.
     pub fn transfer(host: &HostConfig, sources: &[Location], target: &Location) -> Self {
         Self {
             sources: source_names(sources, location_name),
@@ -201,7 +202,7 @@ impl Subject {
         }
     }
 
-    /// A copy that a client asks for.
+    /// Returns the subject of a client's copy.
     pub fn copy(request: &CopyRequest) -> Self {
         let places = request.sources.iter().chain([&request.target]);
         let mut host = places.filter_map(|place| match place {
@@ -218,7 +219,7 @@ impl Subject {
     }
 }
 
-/// Bytes as printable text, and what identifies them where the text is not exactly that.
+/// Bytes as printable text, and their length and hash if the text differs from them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Exact {
     command: String,
@@ -244,7 +245,7 @@ fn target(place: impl AsRef<str>) -> Exact {
     Exact::new(place.as_ref().as_bytes())
 }
 
-/// The sources of a copy, as far as they are named.
+/// Returns the names of a copy's sources, up to the limit.
 fn source_names<T>(sources: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
     let mut names: Vec<String> = sources.iter().take(MAX_SOURCES).map(name).collect();
     if sources.len() > MAX_SOURCES {

@@ -28,7 +28,7 @@ fn verdict(directory: &Path) -> Verdict {
     verify(directory, None).unwrap()
 }
 
-/// A trail of five lines.
+/// Returns a trail of five lines.
 fn five() -> (tempfile::TempDir, Journal, Head) {
     let directory = tempfile::tempdir().unwrap();
     let mut journal = Journal::new(directory.path().to_owned(), LARGE, 0);
@@ -78,7 +78,7 @@ fn a_removed_record_is_found_in_every_place_but_the_first() {
         lines.remove(at);
         rewrite(directory.path(), &lines);
         let found = verdict(directory.path());
-        // What is gone from the beginning may have been an older file: it is said, and not held against the trail.
+        // Missing lines at the start may have been in an older file: they are reported, but do not count as damage.
         assert_eq!(found.intact, at == 0, "{at}: {found:?}");
         assert_eq!(found.first, Some(if at == 0 { 2 } else { 1 }));
     }
@@ -100,7 +100,7 @@ fn a_removed_end_is_known_by_the_head_or_by_what_somebody_noted() {
         "{}",
         found.describe()
     );
-    // Who removes the head as well leaves nothing that could tell, but what was noted elsewhere.
+    // If the head is removed as well, only a record noted elsewhere shows it.
     fs::remove_file(directory.path().join("head")).unwrap();
     assert!(verdict(directory.path()).intact);
     let wrong = verify(directory.path(), Some("5:abc")).unwrap_err();
@@ -124,7 +124,7 @@ fn an_incomplete_line_is_told_of_by_the_next_and_costs_no_more_than_itself() {
     drop(journal);
     let path = directory.path().join("audit.jsonl");
     let whole = fs::read_to_string(&path).unwrap();
-    // As after the end of the machine: the head may know of a line that the file has lost.
+    // As after a crash of the machine: the head may include a line that the file has lost.
     let torn = &whole[..whole.len() - 20];
     for noted in [Some(4), Some(5)] {
         fs::write(&path, torn).unwrap();
@@ -152,7 +152,7 @@ fn an_incomplete_line_at_the_end_of_a_full_file_is_explained_there() {
     let directory = tempfile::tempdir().unwrap();
     let mut journal = Journal::new(directory.path().to_owned(), 600, 0);
     journal.append(&[note("before")], false).unwrap();
-    // Its writer was ended in the middle of it, or the disk was full.
+    // The writer was killed during a write, or the disk was full.
     let mut file = fs::OpenOptions::new()
         .append(true)
         .open(directory.path().join("audit.jsonl"))
@@ -257,7 +257,7 @@ fn what_is_not_shown_as_it_was_is_identified() {
     assert_eq!(long["command_sha256"].as_str().unwrap().len(), 64);
 }
 
-/// Writes to the trail in the directory that the environment names, until it is killed; without one it does nothing.
+/// Writes to the trail in the directory in the environment until it is killed. Without that variable does nothing.
 #[test]
 fn a_process_that_writes_until_it_is_killed() {
     let Some(directory) = std::env::var_os(WRITES_TO) else {
@@ -293,7 +293,7 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
         number.unwrap_or(0)
     };
     let mut writers: Vec<_> = (0..4).map(|_| start()).collect();
-    // Each is killed while the others go on, and others take their places.
+    // Each writer is killed while the others continue, and is replaced by another.
     for round in 1..=12 {
         let until = written() + 50;
         while written() < until {
@@ -313,7 +313,7 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
         }
     }
     assert!(writers.is_empty());
-    // Whoever writes next explains a line that was not finished.
+    // The next writer explains an incomplete line.
     let mut journal = Journal::new(directory.path().to_owned(), 2000, 0);
     let head = journal.append(&[note("after")], false).unwrap();
     let found = verdict(directory.path());
@@ -326,7 +326,7 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
 #[test]
 fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
     let directory = tempfile::tempdir().unwrap();
-    // A chain of its writer's own making: each line is what it says.
+    // A chain written by the attacker: each line is consistent.
     let mut head = Head::default();
     let mut text = Vec::new();
     for number in 0..300 {
@@ -342,7 +342,7 @@ fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
         !described.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}'),
         "{described:?}"
     );
-    // 100 of each are named, and the last lines are what is wrong.
+    // 100 of each are listed, and the problems come last.
     assert!(!found.intact);
     assert_eq!((found.problems.len(), found.notes.len()), (101, 101));
     assert_eq!(described.lines().last(), Some("WRONG: and 50 more"));
@@ -353,7 +353,7 @@ fn a_line_without_end_is_neither_kept_nor_the_end_of_the_check() {
     let (directory, mut journal, _) = five();
     let path = directory.path().join("audit.jsonl");
     let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
-    // Sparse: as long as memory would not bear.
+    // Sparse: longer than memory would allow.
     let len = file.metadata().unwrap().len();
     file.set_len(len + (64 << 20)).unwrap();
     file.write_all(b"\n").unwrap();

@@ -1,7 +1,7 @@
 //! The check that an audit trail is intact.
 //!
-//! Whoever could write the trail could write anything into it, for whoever checks it: what is read of it is bounded, and
-//! made fit for a terminal before it is kept.
+//! An attacker who could write the trail could write anything for its reader. So the text that is kept is bounded and
+//! made printable.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -19,51 +19,51 @@ use crate::chain::{Head, Link};
 use crate::hash::Hash;
 use crate::journal::{self, LONGEST_LINE, PATIENCE, list};
 
-/// The findings.
+/// The result of the check.
 #[derive(Debug, Default, Serialize)]
 pub struct Verdict {
-    /// Nothing is wrong.
+    /// True if nothing is wrong.
     pub intact: bool,
-    /// Files of the trail.
+    /// The number of files.
     pub files: usize,
-    /// Records in them.
+    /// The number of records.
     pub lines: u64,
-    /// The first line's number: beyond 1, what was before is not there any more, which nothing tells from a removal.
+    /// The number of the first line. If above 1, earlier lines are missing, which cannot be told from a removal.
     pub first: Option<u64>,
     /// The last line's number, hash and time.
     pub head: Option<String>,
-    /// As `head`.
+    /// The time of the last line.
     pub last_time: Option<String>,
-    /// Begun, and not ended in what is here.
+    /// The number of beginnings without an end.
     pub unfinished: usize,
     /// The writers' notes about the trail.
     pub notes: Vec<String>,
     pub problems: Vec<String>,
 }
 
-/// The state of the reading.
+/// The state of the check.
 struct Reading {
     verdict: Verdict,
     head: Option<Head>,
-    /// A line that is not one, which the next has to explain.
+    /// An invalid line, which the next one must explain.
     broken: Option<(String, Hash)>,
     begun: HashSet<Hash>,
-    /// Problems and notes beyond those that are kept.
+    /// The numbers of problems and notes that are not listed.
     unnamed: (u64, u64),
     expected: Option<Head>,
     seen_expected: bool,
 }
 
-/// Problems, and notes, that are named one by one; the others are counted.
+/// The number of problems, and of notes, that are listed. Further ones are counted.
 const MOST_NAMED: usize = 100;
 /// The maximum number of unfinished records kept in memory; further ones are not counted.
 const MOST_BEGUN: usize = 1_000_000;
 
-/// Reads the whole trail in `directory`. `expected` is an end of the chain that somebody noted earlier (NUMBER:HASH): it has
-/// to be there.
+/// Checks the whole trail in `directory`. `expected` is an end of the chain that was noted earlier (NUMBER:HASH) and
+/// must be in it.
 ///
 /// # Errors
-/// The files cannot be read, there is none, or `expected` makes no sense.
+/// The files are missing or cannot be read, or `expected` is invalid.
 pub fn verify(directory: &Path, expected: Option<&str>) -> anyhow::Result<Verdict> {
     let expected = expected.map(str::parse::<Head>).transpose();
     let expected = expected.context("the record to look for")?;
@@ -88,13 +88,13 @@ pub fn verify(directory: &Path, expected: Option<&str>) -> anyhow::Result<Verdic
     Ok(reading.finish(noted))
 }
 
-/// A trail's files, oldest first, each with as many bytes of it as are to be read; and the end that its writers have noted.
+/// A trail's files, oldest first, each with the number of bytes to read, and the end that its writers have noted.
 pub(crate) struct Trail {
     pub(crate) files: Vec<(PathBuf, u64)>,
     noted: Option<Head>,
 }
 
-/// Looks while nobody writes: what is added later is not read.
+/// Finds the files while nobody writes. Later additions are not read.
 pub(crate) fn find(directory: &Path) -> io::Result<Trail> {
     let lock = open(&directory.join("head")).ok();
     if let Some(lock) = &lock {
@@ -110,13 +110,13 @@ pub(crate) fn find(directory: &Path) -> io::Result<Trail> {
         Ok((path, len))
     });
     let files = sized.collect::<io::Result<_>>()?;
-    // As much as a head has, and a blank line.
+    // A head's length.
     let noted = lock.and_then(|lock| std::io::read_to_string(lock.take(256)).ok());
     let noted = noted.and_then(|text| text.lines().next()?.parse::<Head>().ok());
     Ok(Trail { files, noted })
 }
 
-/// A file of the trail; nothing that would be waited for, such as a FIFO.
+/// Opens a file of the trail, but nothing that would block, such as a FIFO.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -126,7 +126,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A line, of which no more is kept than the longest has; whether it is longer. `false` in the end where there is none.
+/// Reads a line, of which at most the longest valid length is kept. Returns true if it is longer, and false at the end
+/// of the file.
 pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<(bool, bool)> {
     line.clear();
     let read = reader.take(LONGEST_LINE + 1).read_until(b'\n', line)?;
@@ -182,7 +183,7 @@ impl Reading {
         self.verdict.first.get_or_insert(link.number);
         let before = self.head.unwrap_or(match link.number {
             1 => Head::default(),
-            // What was before is not here: there is nothing to compare with.
+            // Earlier lines are missing, so there is nothing to compare with.
             number => Head {
                 number: number.saturating_sub(1),
                 hash: link.previous.parse().unwrap_or_default(),
@@ -268,7 +269,7 @@ impl Reading {
     }
 }
 
-/// Adds a text, unless there are as many as are named.
+/// Adds a text, or counts it if the list is full.
 fn add_name(texts: &mut Vec<String>, unnamed: &mut u64, text: String) {
     if texts.len() < MOST_NAMED {
         texts.push(text);
@@ -278,7 +279,8 @@ fn add_name(texts: &mut Vec<String>, unnamed: &mut u64, text: String) {
 }
 
 impl Verdict {
-    /// For people: what there is, then what is wrong, which nothing that was written into the trail can put out of sight.
+    /// Describes the result for display: first the state, then the problems, so that nothing in the trail can push them
+    /// out of sight.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.

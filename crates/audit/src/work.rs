@@ -1,4 +1,4 @@
-//! Work that is recorded: what it is, and what of it has been begun and has not ended yet.
+//! Recorded work: its subject and state.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,21 +12,21 @@ use crate::asker::Asker;
 use crate::record::{Event, Outcome, Record};
 use crate::subject::Subject;
 
-/// Something that was asked for.
+/// Requested work.
 pub(crate) struct Work {
     pub(crate) subject: Subject,
-    /// It is given up by whoever has it, and has no other end.
+    /// True if it normally ends when its owner drops it.
     pub(crate) lasts: bool,
-    /// Its number, and when it was begun.
+    /// Its id, and when it began.
     pub(crate) begun: Option<(String, Instant)>,
     pub(crate) carried: Option<Carried>,
-    /// Times that it was carried over to a new connection.
+    /// How often it was resumed on a new connection.
     pub(crate) resumed: u64,
-    /// The outcome of its command, if that is known before its session's end.
+    /// Its command's outcome, if known before its session's end.
     pub(crate) exit: Option<ExitStatus>,
 }
 
-/// Bytes to the server and from it, so far.
+/// Returns the bytes to the server and from it so far.
 pub(crate) type Carried = Box<dyn Fn() -> (u64, u64) + Send + Sync>;
 
 /// Work until its end is recorded; then `None`.
@@ -37,7 +37,7 @@ pub(crate) fn lock_work(work: &Unended) -> MutexGuard<'_, Option<Work>> {
 }
 
 impl Work {
-    /// Work of which nothing has been handed to a server yet.
+    /// Returns work of which nothing has been sent to a server yet.
     pub(crate) fn new(subject: Subject) -> Self {
         Self {
             lasts: subject.lasts(),
@@ -53,7 +53,7 @@ impl Work {
         self.record(Event::Begin, asker)
     }
 
-    /// Its end, with what it has carried and how long it took.
+    /// Returns the record of its end, with its bytes and duration.
     pub(crate) fn end(&self, asker: Option<Asker>, outcome: Outcome) -> Record {
         let (sent, received) = self.carried.as_ref().map(|carried| carried()).unzip();
         let mut record = self.record(Event::End, asker);
@@ -80,21 +80,21 @@ impl Work {
     }
 }
 
-/// The numbers of work, and what this program has begun with an engine of its own and has not ended yet.
+/// The ids of work, and the unfinished work of this program's own engine.
 #[derive(Default)]
 pub(crate) struct OpenWork {
-    /// Of this process, in front of its records' numbers.
+    /// The prefix of this process's ids.
     prefix: String,
     last: AtomicU64,
-    /// Guarded for as long as a look-up takes.
+    /// The lock is held for a look-up.
     unended: Mutex<HashMap<String, Weak<Unended>>>,
 }
 
 impl OpenWork {
-    /// Nothing yet, under numbers that no other process has.
+    /// Returns an empty table, with ids unique to this process.
     pub(crate) fn new() -> Self {
         let mut seed = [0; 8];
-        // A number that is used twice would only make two records harder to tell apart.
+        // A duplicate id would only make two records harder to tell apart.
         let _ = aws_lc_rs::rand::fill(&mut seed);
         let prefix = seed.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -106,23 +106,23 @@ impl OpenWork {
         }
     }
 
-    /// The next number.
+    /// Returns the next id.
     pub(crate) fn number(&self) -> String {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         format!("{}-{number}", self.prefix)
     }
 
-    /// Notes that this has been begun.
+    /// Adds work that has begun.
     pub(crate) fn insert(&self, id: String, work: &Arc<Unended>) {
         self.all().insert(id, Arc::downgrade(work));
     }
 
-    /// Forgets what has ended.
+    /// Removes work that has ended.
     pub(crate) fn remove(&self, id: &str) {
         self.all().remove(id);
     }
 
-    /// All that has no end yet, which is forgotten.
+    /// Takes all unfinished work out of the table.
     pub(crate) fn take(&self) -> Vec<Work> {
         let open = std::mem::take(&mut *self.all());
         let unended = open.into_values().filter_map(|work| work.upgrade());

@@ -1,4 +1,4 @@
-//! The thread that writes the trail, and what hands records to it.
+//! The thread that writes the trail, and its queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,22 +13,22 @@ use trunkline::{AuditMode as Mode, Error};
 use crate::journal::Journal;
 use crate::record::Record;
 
-/// Records that wait for the thread that writes. A session waits for room, if it has to.
+/// Records that may wait for the thread. A session waits for room if necessary.
 const QUEUE: usize = 1024;
-/// Records of one write.
+/// The most records in one write.
 const BATCH: usize = 256;
-/// The fate of a record, the same for every clone, whoever waits and whoever gives up.
+/// The result of writing a record, shared by all clones.
 pub(crate) type Written = Shared<BoxFuture<'static, Result<(), Arc<io::Error>>>>;
 
-/// Ends that are kept while nothing can be written. Those beyond are counted.
+/// The most ends that are kept while writing fails. Further ones are counted.
 const UNWRITTEN: usize = 1024;
-/// Hands records to the thread. The thread ends with it.
+/// Sends records to the thread, which ends with it.
 pub(crate) struct Writer {
     mode: Mode,
     queue: mpsc::Sender<Message>,
     /// The current file, for messages.
     path: std::path::PathBuf,
-    /// Records that found no room in the queue, of which the next line will tell.
+    /// Records that did not fit into the queue. The next line reports their number.
     lost: Arc<AtomicU64>,
     counts: Arc<Counts>,
 }
@@ -36,16 +36,16 @@ pub(crate) struct Writer {
 /// Metrics of the trail.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Records that wait because they could not be written when they came.
+    /// Records that are kept because they could not be written.
     unwritten: AtomicU64,
-    /// Records that were given up so far.
+    /// Records that were lost so far.
     lost: AtomicU64,
 }
 
 /// A request to the thread.
 struct Message {
     record: Option<Record>,
-    /// Told when it is on the disk, or why it is not: it is not written later either.
+    /// Told when it is on disk, or why it is not. In the latter case it is not written later, either.
     written: Option<oneshot::Sender<Result<(), Arc<io::Error>>>>,
 }
 
@@ -53,7 +53,7 @@ impl Writer {
     /// Starts the thread, which writes to `journal`.
     ///
     /// # Errors
-    /// There can be no further thread.
+    /// The thread cannot be started.
     pub(crate) fn start(journal: Journal, mode: Mode) -> io::Result<Self> {
         let path = journal.current();
         let (queue, messages) = mpsc::channel(QUEUE);
@@ -79,12 +79,12 @@ impl Writer {
         })
     }
 
-    /// Returns whether nothing may happen that is not recorded.
+    /// Returns true if work without a record is forbidden.
     pub(crate) fn is_strict(&self) -> bool {
         self.mode == Mode::Strict
     }
 
-    /// Records something that must not happen unrecorded in the mode `strict`.
+    /// Records something. In mode `strict` the result must be awaited before it may happen.
     pub(crate) fn record(&self, record: Record) -> Written {
         if !self.is_strict() {
             self.add(record);
@@ -118,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Has a record written some time, without waiting.
+    /// Queues a record without waiting.
     pub(crate) fn add(&self, record: Record) {
         let message = Message {
             record: Some(record),
@@ -130,7 +130,7 @@ impl Writer {
         }
     }
 
-    /// Waits until all is written that can be, `record` last.
+    /// Waits until everything is written, if possible, with `record` last.
     pub(crate) async fn write_all(&self, record: Option<Record>) {
         let (written, done) = oneshot::channel();
         let message = Message {
@@ -142,13 +142,13 @@ impl Writer {
         }
     }
 
-    /// Records that are not written yet.
+    /// Returns the number of records that are not written yet.
     pub(crate) fn waiting(&self) -> u64 {
         let queued = self.queue.max_capacity() - self.queue.capacity();
         queued as u64 + self.counts.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Records that were given up so far.
+    /// Returns the number of records that were lost so far.
     pub(crate) fn lost_records(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
@@ -158,9 +158,9 @@ impl Writer {
 struct Writing {
     journal: Journal,
     sync: bool,
-    /// Records that could not be written when they came.
+    /// Records that could not be written when they arrived.
     unwritten: VecDeque<Record>,
-    /// Records that were given up, of which the next line that can be written tells.
+    /// Lost records. The next line that can be written reports their number.
     lost: Arc<AtomicU64>,
     counts: Arc<Counts>,
     failing: AtomicBool,
@@ -202,7 +202,7 @@ impl Writing {
                 self.lost.fetch_add(lost, Ordering::Relaxed);
                 let error = Arc::new(error);
                 for mut message in batch.drain(..) {
-                    // Whoever waits is told that it did not happen.
+                    // A waiting caller is told that it was not written.
                     if message.written.is_none()
                         && let Some(record) = message.record.take()
                     {

@@ -1,4 +1,4 @@
-//! Reports for as long as somebody listens, and those of the daemon: when it ends, the next one is waited for.
+//! Reports while someone listens, especially the daemon's: when it ends, waits for the next one.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use trunkline_control::place::Place;
 use trunkline_control::protocol::{HostReport, Reply, Request, Update};
 use trunkline_text::Printable;
 
-/// The delay after a failure before the daemon is looked for again.
+/// The pause after a failure before the daemon is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A report about something that is watched.
+/// News about a subject.
 #[derive(Debug)]
 pub enum News<U> {
-    /// It is told from the beginning: what was known is over.
+    /// The state follows from the beginning: earlier knowledge is void.
     Connected,
     /// The changes.
     Update(Box<U>),
-    /// Nothing is told, because of this.
+    /// There are no updates, for this reason.
     Lost(String),
 }
 
-/// Follows what `watch` tells until it is lost, and then anew after a while. It is over when nobody listens any more. A
-/// listener that is behind holds up the telling, and nothing piles up.
+/// Runs `watch` until it fails, and again after a pause, until the receiver is dropped. A slow receiver delays `watch`;
+/// nothing is queued.
 pub fn follow<U: Send + 'static, F: Future<Output = String> + Send>(
     again: Duration,
     watch: impl Fn(mpsc::Sender<News<U>>) -> F + Send + 'static,
@@ -52,7 +52,7 @@ pub(crate) fn follow_daemon(place: Place, every: Duration) -> mpsc::Receiver<New
     })
 }
 
-/// Until the daemon is lost.
+/// Sends updates until the daemon is lost.
 async fn watch(place: &Place, every: Duration, news: &mpsc::Sender<News<Update>>) -> ClientError {
     let mut client = match subscribe(place, every).await {
         Ok(client) => client,
@@ -87,7 +87,7 @@ fn words(error: &ClientError) -> String {
     }
 }
 
-/// Closes the connections that share this, and returns how many that were.
+/// Closes the connections with this sharing key, and returns their number.
 pub(crate) async fn close(place: &Place, sharing: String, at_once: bool) -> anyhow::Result<usize> {
     let mut client = Client::connect_anywhere(place).await?;
     client.send(&Request::CloseShared { sharing, at_once }).await?;
@@ -100,7 +100,7 @@ pub(crate) async fn close(place: &Place, sharing: String, at_once: bool) -> anyh
     }
 }
 
-/// The names of a host are as its user typed them, and what its server says is the server's.
+/// Makes the texts of users and servers in a report printable.
 fn make_printable(host: &mut HostReport) {
     let line = |text: &mut String| *text = Printable::line(&*text).into_string();
     line(&mut host.name);

@@ -1,8 +1,8 @@
-//! The program `trunkline-watch`, which `trunkline top` and `trunkline serve-ui` run: what the daemon does, in a terminal and
-//! on a page. It asks the daemon for nothing but its updates, and to close what the user wants closed.
+//! The program `trunkline-watch`, run by `trunkline top` and `trunkline serve-ui`: shows the daemon's work in a
+//! terminal or on a web page. It only asks the daemon for updates, and to close connections for the user.
 //!
-//! Other programs show a [`Subject`](table::Subject) of theirs with the same tables ([`top()`]) and a page of theirs with the
-//! same server ([`serve`]).
+//! Other programs show their own [`Subject`](table::Subject) with the same tables ([`top()`]), and their own page with
+//! the same server ([`serve`]).
 
 mod feed;
 mod model;
@@ -64,10 +64,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The exit status for errors of our own, as that of `trunkline`.
+/// The exit status for our own errors, the same as `trunkline`'s.
 const OWN_ERROR: u8 = 255;
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Top { interval } => run(|place| top::of_daemon(place, interval)),
@@ -84,10 +84,10 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Does the work, in a runtime of one thread.
+/// Runs `work` in a runtime with one thread.
 ///
 /// # Errors
-/// Those of the work.
+/// Those of `work`.
 pub fn run<F: Future<Output = anyhow::Result<ExitCode>>>(
     work: impl FnOnce(Place) -> F,
 ) -> anyhow::Result<ExitCode> {
@@ -96,7 +96,7 @@ pub fn run<F: Future<Output = anyhow::Result<ExitCode>>>(
         .enable_all()
         .build()?;
     let result = runtime.block_on(work(place));
-    // Somebody's terminal may be read by a thread that nothing ends.
+    // A thread may be blocked in a read of the terminal.
     runtime.shutdown_background();
     result
 }

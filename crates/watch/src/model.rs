@@ -1,5 +1,4 @@
-//! The known state of the daemon, put together from its updates, with rates and histories, which only a series of
-//! updates shows.
+//! The known state of the daemon, built from its updates, with rates and histories.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,27 +9,27 @@ use trunkline_control::protocol::{
 
 use crate::feed::News;
 
-/// Moments that a history has.
+/// The number of moments in a history.
 pub(crate) const HISTORY: usize = 40;
 
-/// Failures that are kept.
+/// The number of failures that are kept.
 const FAILURES: usize = 100;
 
-/// The daemon, as last told.
+/// The daemon's last known state.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// The time of the last update, in the daemon's own.
+    /// The time of the last update, on the daemon's clock.
     pub(crate) at: Duration,
     pub(crate) pulse: Option<Pulse>,
-    /// By what decides who may share their connections.
+    /// By sharing key.
     pub(crate) hosts: BTreeMap<String, Host>,
     pub(crate) activities: BTreeMap<u64, Activity>,
     /// Oldest first.
     pub(crate) failures: VecDeque<FailureReport>,
     pub(crate) starts: Starts,
-    /// The reason why there are no reports; `None` while there are.
+    /// The reason why there are no updates; `None` while there are.
     pub(crate) lost: Option<String>,
-    /// Bytes that copies had moved at the moment before, when that was, and what that makes a second.
+    /// For each copy: the previous moment, the bytes moved by then, and the rate.
     copies: BTreeMap<u64, (Duration, u64, f64)>,
     /// The time of the previous moment.
     before: Duration,
@@ -39,14 +38,14 @@ pub(crate) struct Model {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) report: HostReport,
-    /// The time of the last report: a time until its connections are closed counts from there.
+    /// The time of the last report, from which the time until connections close counts.
     pub(crate) told: Duration,
-    /// Bytes a second.
+    /// The rate sent and received, in bytes per second.
     pub(crate) sent_rate: f64,
     pub(crate) received_rate: f64,
-    /// Round-trip times in microseconds, oldest first; 0 where none was known.
+    /// Round-trip times in microseconds, oldest first; 0 if unknown.
     pub(crate) rtts: VecDeque<u64>,
-    /// Bytes at the moment before.
+    /// The bytes sent and received at the previous moment.
     before: (u64, u64),
 }
 
@@ -63,7 +62,7 @@ pub(crate) struct Totals {
 }
 
 impl Model {
-    /// Of a daemon that has not answered yet.
+    /// Returns the state before the daemon has answered.
     pub(crate) fn of_nobody_yet() -> Self {
         Self {
             lost: Some("asking the daemon".into()),
@@ -71,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Takes in what is told.
+    /// Applies news from the daemon.
     pub(crate) fn learn(&mut self, news: News<Update>) {
         match news {
             News::Connected => *self = Self::default(),
@@ -123,13 +122,13 @@ impl Model {
         }
     }
 
-    /// All of a moment has been told.
+    /// Ends a moment, once all its updates have arrived.
     fn end_moment(&mut self) {
         let seconds = self.at.saturating_sub(self.before).as_secs_f64();
         self.before = self.at;
         for host in self.hosts.values_mut() {
             let now = bytes_moved(&host.report);
-            // Of a connection that has ended, the bytes are gone from the sum.
+            // When a connection ends, its bytes no longer count in the sum.
             let rate = |before: u64, now: u64| match seconds > 0.0 {
                 true => now.saturating_sub(before) as f64 / seconds,
                 false => 0.0,
@@ -159,7 +158,7 @@ impl Model {
         }
     }
 
-    /// Bytes a second of a copy.
+    /// Returns a copy's rate in bytes per second.
     pub(crate) fn copy_rate(&self, id: u64) -> f64 {
         self.copies.get(&id).map_or(0.0, |(_, _, rate)| *rate)
     }
@@ -205,7 +204,7 @@ impl Host {
         self.sum(|connection| connection.tunnels)
     }
 
-    /// Of the quickest connection.
+    /// Returns the round-trip time of the quickest connection.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         let rtts = self
             .report
@@ -215,7 +214,7 @@ impl Host {
         rtts.min()
     }
 
-    /// Bytes sent and received by the connections that are there.
+    /// Returns the bytes sent and received by the open connections.
     pub(crate) fn moved_bytes(&self) -> (u64, u64) {
         bytes_moved(&self.report)
     }
@@ -239,7 +238,7 @@ impl Host {
         )
     }
 
-    /// Returns the most significant state of its connections, in a word.
+    /// Returns the most important state of its connections, in a word.
     pub(crate) fn state(&self) -> &'static str {
         let connections = &self.report.connections;
         if let Some(master) = &self.report.master {
@@ -263,7 +262,7 @@ impl Host {
     }
 }
 
-/// Bytes that were sent to, and received from, a host.
+/// Returns the bytes sent to and received from a host.
 fn bytes_moved(report: &HostReport) -> (u64, u64) {
     let connections = &report.connections;
     (
@@ -279,7 +278,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A host with one connection that has sent so much.
+    /// Returns a host with one connection that has sent this many bytes.
     pub(crate) fn host(name: &str, sent: u64) -> HostReport {
         HostReport {
             name: name.into(),
@@ -356,7 +355,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The update that ends a moment.
+    /// Returns the update that ends a moment.
     pub(crate) fn moment(seconds: u64, hosts: Vec<HostReport>) -> Update {
         Update {
             at: Duration::from_secs(seconds),

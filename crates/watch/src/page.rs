@@ -1,8 +1,8 @@
-//! `trunkline serve-ui`: the same on a page, for a browser on this machine.
+//! `trunkline serve-ui`: the tables as a web page, for a browser on this machine.
 //!
-//! Whoever knows the address may look, so the address has a token that nobody can guess; only 127.0.0.1 is listened on. The page
-//! can change nothing. What hosts and servers are called is text to it, never HTML, and its policy forbids it any request but
-//! that for its events.
+//! Anyone who knows the address can see the page, so it contains an unguessable token, and only 127.0.0.1 is listened
+//! on. The page cannot change anything. Names of hosts and servers are text in it, never HTML, and its policy forbids
+//! all requests except for its events.
 
 mod events;
 
@@ -31,17 +31,17 @@ use trunkline_http::{Body, other_method, response};
 
 use crate::feed::{self, News};
 
-/// Browsers' connections at once: a page has two. Others wait for their turn.
+/// The most browser connections at the same time: a page has two. Further ones wait.
 const CONNECTIONS: usize = 32;
 
-/// Pages that are kept up to date at once. Each has a subscription of its own.
+/// The most pages that are kept up to date. Each has its own subscription.
 const PAGES: usize = 8;
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const COMMON: &str = include_str!("page/common.js");
 
-/// The parts that make a page a page about something.
+/// The content of a page about a subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
     /// The body, in HTML.
@@ -62,7 +62,7 @@ pub(crate) async fn of_daemon(place: Place, every: Duration, port: u16) -> anyho
     serve(DAEMON, follow, port).await
 }
 
-/// Serves a page until a signal ends it, and prints its address. Each reader gets what `follow` tells it.
+/// Serves a page until a signal arrives, and prints its address. Each reader gets the news of its own `follow`.
 ///
 /// # Errors
 /// The port cannot be listened on, or the address cannot be printed.
@@ -87,14 +87,14 @@ pub async fn serve<U: Serialize + Send + 'static>(
     {
         use std::io::Write as _;
         let mut stdout = std::io::stdout();
-        // Nobody can use a page whose address was not read.
+        // Without its address the page is useless.
         writeln!(stdout, "http://127.0.0.1:{port}/{}/", site.token)?;
         stdout.flush()?;
     }
     tokio::select! {
         () = answer_all(&listener, &site) => Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => {
-            // The shell's prompt is not to stand behind ^C.
+            // The shell's prompt must not follow ^C directly.
             if std::io::stderr().is_terminal() {
                 eprintln!();
             }
@@ -104,7 +104,7 @@ pub async fn serve<U: Serialize + Send + 'static>(
     }
 }
 
-/// The data from which every request is answered.
+/// The data for answering requests.
 struct Site<F> {
     page: Page,
     follow: F,
@@ -113,7 +113,7 @@ struct Site<F> {
     pages: Arc<Semaphore>,
 }
 
-/// 128 bits of the system's randomness, in hexadecimal.
+/// Returns 128 random bits in hexadecimal.
 fn unguessable() -> String {
     let bits: u128 = rand::random();
     format!("{bits:032x}")
@@ -126,7 +126,7 @@ where
 {
     let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
     let site = site.clone();
-    // A page listens to its events for as long as it is open.
+    // A page listens to its events while it is open.
     trunkline_http::serve(accept, CONNECTIONS, None, move |request| site.respond(request)).await;
 }
 
@@ -150,7 +150,7 @@ impl<U: Serialize + Send + 'static, F: Fn() -> mpsc::Receiver<News<U>>> Site<F> 
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        // The page has its own.
+        // Pages have their own policy.
         headers
             .entry(CONTENT_SECURITY_POLICY)
             .or_insert(HeaderValue::from_static(
@@ -160,8 +160,8 @@ impl<U: Serialize + Send + 'static, F: Fn() -> mpsc::Receiver<News<U>>> Site<F> 
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
-        // A page of another site, which made its name mean this machine or sends requests here, is told nothing: not even
-        // whether its token is right.
+        // A page of another site, whose name may resolve to this machine, or which sends requests here, learns nothing,
+        // not even whether its token is right.
         if !is_from_here(request.headers(), self.port) {
             return response(
                 StatusCode::FORBIDDEN,
@@ -204,7 +204,7 @@ impl<U: Serialize + Send + 'static, F: Fn() -> mpsc::Receiver<News<U>>> Site<F> 
 }
 
 impl Page {
-    /// The page, whose style and script are allowed by a number that nobody knows beforehand.
+    /// Returns the page. Its policy allows only the style and script with an unguessable number.
     fn respond(self) -> Response<Body> {
         let nonce = unguessable();
         let script = [COMMON, self.script].concat();
@@ -224,10 +224,10 @@ impl Page {
         response
     }
 
-    /// Refuses parts that would ask for anything from elsewhere, or take text for HTML: for tests.
+    /// Checks that no part requests anything from elsewhere or treats text as HTML: for tests.
     ///
     /// # Errors
-    /// The text that does so.
+    /// The offending text.
     pub fn check(self) -> Result<(), &'static str> {
         let all = [PAGE, STYLE, COMMON, self.body, self.script].concat();
         let text = all.replace("http://www.w3.org/2000/svg", "");
@@ -245,7 +245,7 @@ impl Page {
     }
 }
 
-/// Returns whether a request names this machine, and no page of another site made it.
+/// Returns true if a request names this machine and was not made by a page of another site.
 fn is_from_here(headers: &HeaderMap, port: u16) -> bool {
     let is_ours = |name: &str| name == format!("127.0.0.1:{port}") || name == format!("localhost:{port}");
     let only = |name: HeaderName| {

@@ -1,13 +1,13 @@
-//! Numbers as tables show them, in few characters.
+//! Short forms of numbers for tables.
 
 use std::time::Duration;
 
-/// Bytes: `999`, `1.5k`, `20M`, with powers of 1024.
+/// Formats bytes: `999`, `1.5k`, `20M`, with powers of 1024.
 pub(crate) fn bytes(count: u64) -> String {
     scale(count as f64)
 }
 
-/// Bytes a second; nothing for none.
+/// Formats bytes per second; empty for none.
 pub(crate) fn rate(bytes_a_second: f64) -> String {
     match bytes_a_second {
         none if none < 1.0 => String::new(),
@@ -28,7 +28,7 @@ fn scale(mut value: f64) -> String {
     format!("{value:.0}P")
 }
 
-/// A time in one unit: `0.4 ms`, `12 ms`, `3 s`, `5 min`, `7 h`, `2 d`.
+/// Formats a time in one unit: `0.4 ms`, `12 ms`, `3 s`, `5 min`, `7 h`, `2 d`.
 pub fn time(time: Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     match time.as_secs() {

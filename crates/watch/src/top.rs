@@ -1,4 +1,4 @@
-//! `trunkline top`: the daemon, or another subject, in a terminal, as it is now.
+//! `trunkline top`: the daemon, or another subject, live in a terminal.
 
 mod app;
 mod daemon;
@@ -33,10 +33,11 @@ pub(crate) async fn of_daemon(place: Place, every: Duration) -> anyhow::Result<E
     top(&place, Model::of_nobody_yet(), follow, instead).await
 }
 
-/// Shows a subject until the user or a signal ends it. The terminal is then as it was. `instead` prints the same for programs.
+/// Shows a subject until the user or a signal ends it, and then restores the terminal. `instead` names the commands
+/// that print the same for programs.
 ///
 /// # Errors
-/// There is no terminal, or it does not do what it should.
+/// There is no terminal, or it does not work.
 pub async fn top<S: Subject>(
     place: &Place,
     model: S,
@@ -61,7 +62,7 @@ async fn show<S: Subject>(
     mut model: S,
     mut news: mpsc::Receiver<News<S::Update>>,
 ) -> anyhow::Result<ExitCode> {
-    // Before the terminal is changed, so that none of them finds it so.
+    // Registered before the terminal is changed, so that no signal leaves it changed.
     let mut signals = Signals::new().context("signals")?;
     let mut screen = Screen::enter().context("the terminal")?;
     let mut events = EventStream::new();
@@ -75,13 +76,13 @@ async fn show<S: Subject>(
                 Some(Ok(Event::Key(key))) => app.key(key, &model),
                 Some(Ok(Event::Resize(..))) => Action::None,
                 Some(Ok(_)) => continue,
-                // The terminal has gone.
+                // The terminal is gone.
                 Some(Err(_)) | None => return Ok(ExitCode::SUCCESS),
             },
             told = news.recv() => {
                 let Some(told) = told else { return Ok(ExitCode::SUCCESS) };
                 model.learn(told);
-                // A moment of many hosts is drawn once.
+                // A moment with many hosts is drawn once.
                 while let Ok(told) = news.try_recv() {
                     model.learn(told);
                 }
@@ -105,7 +106,7 @@ async fn show<S: Subject>(
     }
 }
 
-/// Pictures of a subject in a terminal of some size, after some keys: for tests.
+/// Screenshots of a subject in a terminal of some size, after some keys: for tests.
 #[derive(Debug)]
 pub struct Screenshots<S: Subject> {
     app: App<S>,
@@ -123,7 +124,7 @@ impl<S: Subject> Screenshots<S> {
         self.app.press(keys, model);
     }
 
-    /// The screen, a line for each row.
+    /// Returns the screen, a line for each row.
     ///
     /// # Panics
     /// Never: nothing is drawn on a terminal.
@@ -144,7 +145,7 @@ impl Signals {
         ]))
     }
 
-    /// The number of the next one.
+    /// Waits for a signal, and returns its number.
     async fn next(&mut self) -> u8 {
         let [interrupt, terminate, hang_up] = &mut self.0;
         tokio::select! {

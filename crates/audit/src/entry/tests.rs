@@ -8,13 +8,13 @@ use trunkline_control::place::{Place, make_private};
 
 use super::*;
 
-/// Events of work, and of the disk below it.
+/// Events of the work, and of the disk.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Begin,
-    /// Two callers at once, as a retry beside the first try.
+    /// Two callers at once, such as a retry beside the first attempt.
     BeginTwice,
-    /// Its caller leaves before it is known what became of it.
+    /// The caller leaves before the result is known.
     BeginGivenUp,
     Break,
     Heal,
@@ -52,7 +52,7 @@ impl Trail {
         self.directory.path().join("s/away")
     }
 
-    /// Has what is elsewhere change places with the trail, at once: a writer may be in the middle of something.
+    /// Exchanges the trail with the other file atomically, since a writer may be active.
     fn exchange(&self) {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         renameat_with(CWD, self.place(), CWD, self.away(), RenameFlags::EXCHANGE).unwrap();

@@ -1,4 +1,4 @@
-//! Updates as server-sent events: `connected`, `update` with an update as JSON, `lost` with the reason.
+//! Updates as server-sent events: `connected`, `update` with JSON, `lost` with the reason.
 
 use std::convert::Infallible;
 
@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::feed::News;
 
-/// One page's events, for as long as it listens. `turn` is its place among the pages.
+/// Returns one page's events, while it listens. `turn` is its permit among the pages.
 pub(super) fn body<U: Serialize + Send>(
     news: mpsc::Receiver<News<U>>,
     turn: OwnedSemaphorePermit,

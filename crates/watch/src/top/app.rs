@@ -1,10 +1,10 @@
-//! The user's view, and the effects of their keys.
+//! The state of the view, and the effects of keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::subject::{Sort, Subject};
 
-/// The state of what is shown.
+/// The state of the view.
 #[derive(Debug)]
 pub(super) struct App<S: Subject> {
     pub(super) view: S::View,
@@ -12,11 +12,11 @@ pub(super) struct App<S: Subject> {
     pub(super) mode: Mode,
     /// The result of the last command.
     pub(super) note: Option<String>,
-    /// Rows that there is room for, as last drawn.
+    /// The number of rows that fit, as last drawn.
     pub(super) room: usize,
-    /// The first row that is shown.
+    /// The first visible row.
     pub(super) first: usize,
-    /// For each table.
+    /// The sort order of each table.
     pub(super) sorts: Vec<Sort>,
     pub(super) selected: Vec<Option<S::Row>>,
 }
@@ -36,18 +36,18 @@ impl<S: Subject> Default for App<S> {
     }
 }
 
-/// The meaning of keys.
+/// The mode, which decides the meaning of keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They are commands.
+    /// Keys are commands.
     #[default]
     Table,
-    /// They are typed into the filter.
+    /// Keys are typed into the filter.
     Filter,
     Help,
-    /// All about the selected row, from this line on.
+    /// Shows details of the selected row, from this line.
     Details(u16),
-    /// Whether the connections to a host are to be closed.
+    /// Asks whether to close the connections of a host.
     Close {
         sharing: String,
     },
@@ -64,13 +64,13 @@ pub(super) enum Action {
 }
 
 impl<S: Subject> App<S> {
-    /// The place of the table that is looked at.
+    /// Returns the index of the current table.
     fn place(&self) -> usize {
         let mut views = S::VIEWS.iter();
         views.position(|view| *view == self.view).unwrap_or_default()
     }
 
-    /// The rows of the table that is looked at.
+    /// Returns the rows of the current table.
     pub(super) fn rows(&self, model: &S) -> Vec<S::Row> {
         model.rows(self.view, &self.filter, self.sort())
     }
@@ -79,7 +79,7 @@ impl<S: Subject> App<S> {
         self.sorts[self.place()]
     }
 
-    /// The selected row, if there is any: the first one where the one that was selected has gone.
+    /// Returns the selected row, if any: the first one if the selected row is gone.
     pub(super) fn selection<'a>(&self, rows: &'a [S::Row]) -> Option<(usize, &'a S::Row)> {
         let wanted = self.selected[self.place()].as_ref();
         let at = wanted.and_then(|wanted| rows.iter().position(|row| row == wanted));
@@ -87,7 +87,7 @@ impl<S: Subject> App<S> {
         rows.get(at).map(|row| (at, row))
     }
 
-    /// Does what keys mean: letters, `\n`, Esc, `↓` and `⇟`.
+    /// Handles keys: letters, `\n`, Esc, `↓` and `⇟`.
     pub(super) fn press(&mut self, keys: &str, model: &S) -> Action {
         let mut last = Action::None;
         for key in keys.chars() {
@@ -103,7 +103,7 @@ impl<S: Subject> App<S> {
         last
     }
 
-    /// Does what a key means.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent, model: &S) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::None;
@@ -212,7 +212,7 @@ impl<S: Subject> App<S> {
         self.first = 0;
     }
 
-    /// Selects a row so far from the selected one.
+    /// Moves the selection by this many rows.
     fn go(&mut self, model: &S, by: isize) {
         let rows = self.rows(model);
         let (at, _) = self.selection(&rows).unzip();
@@ -222,7 +222,7 @@ impl<S: Subject> App<S> {
         self.selected[place] = rows.into_iter().nth(at);
     }
 
-    /// Asks whether the selected host's connections are to be closed: those of the host that a session is on, too.
+    /// Asks whether to close the connections of the selected host, or of the selected session's host.
     fn ask_to_close(&mut self, model: &S) {
         let rows = self.rows(model);
         let sharing = self.selection(&rows).and_then(|(_, row)| model.sharing(row));

@@ -1,4 +1,4 @@
-//! The daemon, as something to look at.
+//! The daemon as a subject.
 
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
@@ -68,7 +68,7 @@ impl Subject for Model {
         summary(self, palette)
     }
 
-    /// That of the host that a session is on, too.
+    /// Also returns the key for the host of a session.
     fn sharing(&self, row: &Row) -> Option<String> {
         let name = match row {
             Row::Host(sharing) => return Some(sharing.clone()),

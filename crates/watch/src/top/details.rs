@@ -1,4 +1,4 @@
-//! All that is known of one row, as lines.
+//! The details of one row, as lines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use super::tables::{Row, asker};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
-/// Returns the details of a row, or `None` if it has gone.
+/// Returns the details of a row; `None` if it is gone.
 pub(super) fn details_for(model: &Model, row: &Row) -> Option<Lines> {
     match row {
         Row::Host(sharing) => Some(host(model, model.hosts.get(sharing)?)),

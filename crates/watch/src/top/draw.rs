@@ -1,4 +1,4 @@
-//! The drawing of the screen, for a terminal of any size.
+//! Drawing of the screen, for a terminal of any size.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use super::app::{App, Mode};
 use super::palette::{BOLD, Palette, REVERSED};
 use super::subject::{Column, Subject};
 
-/// Draws all of it.
+/// Draws the screen.
 pub(super) fn draw<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette: Palette) {
     let [head, tabs, body, foot] = Layout::vertical([
         Constraint::Length(2),
@@ -39,7 +39,7 @@ pub(super) fn draw<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &
     }
 }
 
-/// Draws it in colour, and returns the text, a line for each row.
+/// Draws the screen in colour, and returns the text, a line for each row.
 pub(super) fn to_text<S: Subject>(app: &mut App<S>, model: &S, width: u16, height: u16) -> String {
     let palette = Palette { colours: true };
     match Terminal::new(TestBackend::new(width, height)) {
@@ -107,7 +107,7 @@ fn table<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette
     let sort = app.sort();
     let header = columns.iter().map(|(number, column)| {
         let mut name = column.name.to_owned();
-        // The sorted column says so, and in which direction.
+        // The sorted column shows the direction.
         if *number == sort.by {
             name.push(if sort.reversed == column.number {
                 '▲'
@@ -135,9 +135,9 @@ fn table<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette
     }
 }
 
-/// The widths of a table's columns. Those without one of their own share what the others leave, and take no more than all
-/// of their rows need, whether in sight or not. In steps, so that the columns behind them do not move whenever a row comes
-/// or goes.
+/// Returns the widths of a table's columns. Columns without a fixed width share the remaining space, up to the needs of
+/// all their rows, visible or not. Needs are rounded up in steps, so that later columns do not move with every change
+/// of rows.
 fn widths<S: Subject>(
     model: &S,
     rows: &[S::Row],
@@ -161,7 +161,7 @@ fn widths<S: Subject>(
     let mut open: Vec<(usize, usize)> = open.map(|(at, (_, column))| (needs(column), at)).collect();
     let gaps = columns.len().saturating_sub(1);
     let mut left = usize::from(width).saturating_sub(widths.iter().sum::<usize>() + gaps);
-    // What one does not need is for the others.
+    // Space that a column does not need is left to the others.
     open.sort_unstable();
     for (nth, (needed, at)) in open.iter().enumerate() {
         widths[*at] = (*needed).min(left / (open.len() - nth));
@@ -242,7 +242,7 @@ fn help<S: Subject>() -> Vec<Line<'static>> {
     align(&lines)
 }
 
-/// Names in a column of their own.
+/// Aligns names in their own column.
 fn align(lines: &[(String, String)]) -> Vec<Line<'static>> {
     let width = lines
         .iter()
@@ -339,7 +339,7 @@ mod tests {
                     ..App::default()
                 };
                 let text = to_text(&mut app, &model, width, height);
-                // How long ago that was depends on when this runs.
+                // The age depends on when this runs.
                 let text = if view == View::Failures {
                     without_ages(&text)
                 } else {
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// The first column's number of days as one word.
+    /// Replaces the first column's number of days by a word.
     fn without_ages(text: &str) -> String {
         text.lines()
             .map(|line| match line.find(" d ") {

@@ -1,15 +1,15 @@
-//! Colours, where there are any.
+//! Colours, if the terminal has them.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// Whether there are colours.
+/// The choice of colours.
 #[derive(Debug, Clone, Copy)]
 pub struct Palette {
     pub(crate) colours: bool,
 }
 
 impl Palette {
-    /// As NO_COLOR and TERM say.
+    /// Chooses by NO_COLOR and TERM.
     pub(crate) fn of_environment() -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -18,7 +18,7 @@ impl Palette {
         }
     }
 
-    /// This colour, if there are any.
+    /// Returns the style of a colour, if colours are used.
     pub fn style(self, colour: Color) -> Style {
         match self.colours {
             true => Style::new().fg(colour),
@@ -30,7 +30,7 @@ impl Palette {
         self.style(Color::DarkGray)
     }
 
-    /// Of the word for a state.
+    /// Returns the style for a state's word.
     pub(crate) fn state(self, word: &str) -> Style {
         match word {
             "used" | "alive" | "up" | "done" => self.style(Color::Green),
@@ -41,6 +41,5 @@ impl Palette {
     }
 }
 
-/// Bold.
 pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 pub(crate) const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);

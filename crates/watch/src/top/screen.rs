@@ -1,4 +1,4 @@
-//! The terminal: its other screen, without echo, for as long as this is there. It is as before afterwards, also after a panic.
+//! The terminal's alternate screen, without echo. Dropping it restores the terminal, also after a panic.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal. A panic gives it back first (`ratatui::try_init`).
+    /// Takes the terminal. A panic restores it first (`ratatui::try_init`).
     pub(super) fn enter() -> io::Result<Self> {
         Ok(Self {
             terminal: ratatui::try_init()?,
@@ -31,12 +31,12 @@ impl Screen {
         Ok(())
     }
 
-    /// Draws everything anew next time: something else may have written to the terminal.
+    /// Redraws everything next time, since another program may have written to the terminal.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
 
-    /// Stops, as any program at Ctrl-Z, and goes on when the shell says so.
+    /// Stops like any program at Ctrl-Z, and continues when the shell says so.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         ratatui::try_restore()?;
         kill_process(getpid(), Signal::TSTP)?;

@@ -1,4 +1,4 @@
-//! The subject of the view in the terminal: the daemon, or what another program knows.
+//! The subject of the view in the terminal: the daemon, or that of another program.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -8,40 +8,40 @@ use ratatui::text::Line;
 use super::palette::Palette;
 use crate::feed::News;
 
-/// Something with tables.
+/// A subject with tables.
 pub trait Subject {
-    /// Names a table.
+    /// Identifies a table.
     type View: Debug + Copy + PartialEq + Default + 'static;
-    /// Names a row.
+    /// Identifies a row.
     type Row: Debug + Clone + PartialEq;
-    /// A report about it.
+    /// An update about it.
     type Update: Send + 'static;
 
-    /// Its tables, in their order.
+    /// The tables, in order.
     const VIEWS: &'static [Self::View];
 
-    /// Whether connections can be closed.
+    /// True if connections can be closed.
     const CLOSES: bool = false;
 
-    /// Takes in what is told.
+    /// Applies news.
     fn learn(&mut self, news: News<Self::Update>);
 
     /// Returns the title of a table.
     fn name(view: Self::View) -> &'static str;
 
-    /// The columns of a table.
+    /// Returns the columns of a table.
     fn columns(view: Self::View) -> &'static [Column];
 
     /// Returns the text shown in place of rows if there are none.
     fn nothing(view: Self::View) -> &'static str;
 
-    /// Returns the number of rows that a table has without a filter.
+    /// Returns the number of unfiltered rows of a table.
     fn count(&self, view: Self::View) -> usize;
 
-    /// Selects the rows of which `has` finds one of the words, in the order of a column.
+    /// Selects the rows for whose words `has` returns true, in the order of a column.
     fn select(&self, view: Self::View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Self::Row>;
 
-    /// The rows that a filter lets through, in order.
+    /// Returns the rows that pass a filter, in order.
     fn rows(&self, view: Self::View, filter: &str, sort: Sort) -> Vec<Self::Row> {
         let filter = filter.to_lowercase();
         let has = |words: &[&str]| {
@@ -59,40 +59,40 @@ pub trait Subject {
     /// Returns the text of a cell. `now`: seconds since 1970.
     fn cell(&self, row: &Self::Row, column: &Column, now: u64) -> String;
 
-    /// All that is known of a row; nothing of one that has gone.
+    /// Returns the details of a row; `None` if it is gone.
     fn details(&self, row: &Self::Row) -> Option<Lines>;
 
-    /// The two lines above the tables.
+    /// Returns the two lines above the tables.
     fn summary(&self, palette: Palette) -> [Line<'static>; 2];
 
-    /// Returns the key of the connections to close for a row: the settings that decide who may share them.
+    /// Returns the sharing key of the connections to close for a row.
     fn sharing(&self, _row: &Self::Row) -> Option<String> {
         None
     }
 
-    /// Returns the question to ask before that.
+    /// Returns the question before closing connections.
     fn question(&self, _sharing: &str) -> Vec<Line<'static>> {
         Vec::new()
     }
 }
 
-/// A heading, and lines: what a value is called, and the value. A line without a name continues the one before.
+/// Lines with a name and a value. A line without a name continues the previous one.
 pub type Lines = Vec<(String, String)>;
 
 /// A column.
 #[derive(Debug)]
 pub struct Column {
-    /// Its heading.
+    /// The heading.
     pub name: &'static str,
-    /// Cells; 0 for what the others leave.
+    /// The width in cells; 0 takes the remaining space.
     pub width: u16,
-    /// Whether it is aligned to the right, and sorted from the greatest on.
+    /// True if it is aligned to the right, and sorted in descending order.
     pub number: bool,
-    /// It is there in a terminal of at least so many columns.
+    /// The smallest width of a terminal that shows it.
     pub from: u16,
 }
 
-/// A column of words.
+/// Returns a column of words.
 pub const fn text(name: &'static str, width: u16, from: u16) -> Column {
     Column {
         name,
@@ -102,7 +102,7 @@ pub const fn text(name: &'static str, width: u16, from: u16) -> Column {
     }
 }
 
-/// A column of numbers.
+/// Returns a column of numbers.
 pub const fn number(name: &'static str, width: u16, from: u16) -> Column {
     Column {
         name,
@@ -115,13 +115,13 @@ pub const fn number(name: &'static str, width: u16, from: u16) -> Column {
 /// The sort order of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sort {
-    /// By this column.
+    /// The column's index.
     pub by: usize,
-    /// The other way round.
+    /// True to reverse the order.
     pub reversed: bool,
 }
 
-/// Names with numbers in them by the numbers: web2 before web10.
+/// Compares names with their numbers in natural order: web2 before web10.
 pub fn natural(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
     loop {

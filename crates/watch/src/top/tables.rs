@@ -1,4 +1,4 @@
-//! The tables: their columns, which rows they have and in which order, and what is in a cell.
+//! The tables: their columns, the selection and order of rows, and the text of cells.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -93,14 +93,14 @@ const FAILURES: &[Column] = &[
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// By what decides who may share its connections.
+    /// By sharing key.
     Host(String),
     Activity(u64),
-    /// From the oldest on.
+    /// By age, oldest first.
     Failure(usize),
 }
 
-/// The rows that a filter lets through, in order. `now`: seconds since 1970.
+/// Returns the rows that pass a filter, in order. `now`: seconds since 1970.
 pub(super) fn select(model: &Model, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
     match view {
         View::Hosts => {
@@ -269,7 +269,7 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
     }
 }
 
-/// Returns what runs, and whether it has outlived its connection.
+/// Returns the command, and how often it was resumed on a new connection.
 fn runs(activity: &Activity) -> String {
     match activity.resumed {
         0 => activity.runs.clone(),
@@ -297,7 +297,7 @@ fn share(activity: &Activity) -> f64 {
     }
 }
 
-/// Returns the time that a copy still takes at its present rate.
+/// Returns the remaining time of a copy at its present rate.
 fn time_left(model: &Model, activity: &Activity) -> Option<Duration> {
     let transfer = activity.transfer.as_ref().filter(|transfer| transfer.counted)?;
     let rate = model.copy_rate(activity.id);
@@ -305,7 +305,7 @@ fn time_left(model: &Model, activity: &Activity) -> Option<Duration> {
     (rate >= 1.0).then(|| Duration::try_from_secs_f64(seconds.ceil()).ok())?
 }
 
-/// The last values, each as high as its part of the greatest; a space where there is none.
+/// Draws the last values as bars relative to the greatest; a space for zero.
 pub(super) fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
     let last = values.range(values.len().saturating_sub(width)..);
     let most = last.clone().copied().max().unwrap_or(0);
