@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict';
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { createHash } from 'node:crypto';
+import { createHash, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { createServer, connect as netConnect } from 'node:net';
 import { test } from 'node:test';
 
 import { Client } from '../lib/index.mjs';
+import { hostKey, sessions, ssh2Server } from './ssh2-server.mjs';
 import { all, ask, client, config, ending, fresh, servers } from './testbed.mjs';
 
 test('a command runs and says how it ended', async (t) => {
@@ -159,6 +160,21 @@ test('an encrypted key is opened by its passphrase, and not without', async (t) 
   assert.throws(() => ssh.connect(config(host, { privateKey })), /passphrase/);
   ssh.connect(config(host, { privateKey, passphrase: 'secret' }));
   await once(ssh, 'ready');
+});
+
+test('RSA host keys that are asked for by their old name come with SHA-2 signatures', async (t) => {
+  const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+  const hostKeys = [hostKey.private, privateKey.export({ type: 'pkcs1', format: 'pem' })];
+  const where = await ssh2Server(t, sessions(() => {}), { hostKeys });
+  for (const serverHostKey of [['ssh-rsa'], ['ssh-dss', 'ssh-rsa', 'ssh-ed25519'], ['rsa-sha2-512', 'ssh-rsa']]) {
+    const ssh = fresh();
+    ssh.connect({ ...where, hostVerifier: () => true, algorithms: { serverHostKey } });
+    const [agreed] = await once(ssh, 'handshake');
+    assert.equal(agreed.serverHostKey, 'rsa-sha2-512', serverHostKey.join());
+    await once(ssh, 'ready');
+    ssh.end();
+    await once(ssh, 'close');
+  }
 });
 
 test('nonsense is not a key, and says so at once', async () => {
