@@ -484,12 +484,12 @@ impl Begun {
                 client.outbox.tell(client.target, Kind::Fail, fault.to_json());
                 Value::Null
             }
-            Some(Ok(held)) => {
+            Some(Ok(mut held)) => {
                 let attending = Box::pin(async {
-                    let details = held.handshake().await.map_or(Value::Null, details);
+                    let details = Box::pin(held.handshake()).await.map_or(Value::Null, details);
                     client.outbox.tell(client.target, Kind::Open, details);
                     client.told.cancel();
-                    client.attend(held).await
+                    client.attend(&mut held).await
                 });
                 let ended = client.cancel.run_until_cancelled(attending).await;
                 match ended {
@@ -518,7 +518,7 @@ impl Client {
     }
 
     /// Tells of placement, and has keys exchanged, until the connection has ended.
-    async fn attend(&self, mut held: ConnectionHold<'_>) -> Fault {
+    async fn attend<'a>(&'a self, held: &mut ConnectionHold<'a>) -> Fault {
         loop {
             let change = tokio::select! {
                 change = held.next() => change,
@@ -530,7 +530,7 @@ impl Client {
             match change {
                 // In a box, as what few clients need: each idle one would have room for it.
                 Change::Ended(failure) => match Box::pin(self.hold_again(failure.into())).await {
-                    Ok(again) => held = again,
+                    Ok(again) => *held = again,
                     Err(lost) => return lost,
                 },
                 Change::Placement { apart, connections } => {

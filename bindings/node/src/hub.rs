@@ -279,16 +279,17 @@ impl Hub {
     pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
         let (stdio, directory) = (options.stdio()?, PathBuf::from(&options.directory));
         let asked = Box::new((stdio, directory, trunkline_embed::SessionOptions::from(options)));
-        self.inner.open(client, async move |client, stream, outlet| {
+        self.inner.open(client, async move |client, stream, mut outlet| {
             // Apart from the stream's life: opening may mean connecting, whose state nested calls hold several times over.
             // As a part of it, the task of an idle stream had 125 KB (measured by what malloc was asked for).
             let opening = Box::pin(async {
                 let (stdio, directory, options) = *asked;
                 let routes = routes(stdio, &directory).await?;
-                Ok::<_, Fault>(client.way_for(&options).await?.session(&options, routes).await?)
+                let session = client.way_for(&options).await?.session(&options, routes).await?;
+                Ok::<_, Fault>(Box::new(session))
             });
             match opening.await {
-                Ok(opened) => stream.carry_session(opened, outlet).await,
+                Ok(mut opened) => stream.carry_session(&mut opened, &mut outlet).await,
                 Err(fault) => stream.fail(&fault),
             }
         })
@@ -307,10 +308,10 @@ impl Hub {
         from_host: String,
         from_port: u16,
     ) -> napi::Result<u32> {
-        self.inner.open(client, async move |client, stream, outlet| {
+        self.inner.open(client, async move |client, stream, mut outlet| {
             let from = (&*from_host, from_port);
             let tunnel = Box::pin(async { client.way().await?.tcp(&host, port, from).await });
-            carry(&stream, tunnel, outlet).await;
+            carry(&stream, tunnel, &mut outlet).await;
         })
     }
 
@@ -320,9 +321,9 @@ impl Hub {
     /// No threads.
     #[napi]
     pub fn open_socket(&self, client: u32, path: String) -> napi::Result<u32> {
-        self.inner.open(client, async move |client, stream, outlet| {
+        self.inner.open(client, async move |client, stream, mut outlet| {
             let tunnel = Box::pin(async { client.way().await?.socket(&path).await });
-            carry(&stream, tunnel, outlet).await;
+            carry(&stream, tunnel, &mut outlet).await;
         })
     }
 
@@ -449,9 +450,9 @@ impl Hub {
         let Some((client, incoming)) = self.inner.lock_held().incoming.remove(&number) else {
             return Ok(false);
         };
-        self.inner.begin(number, client, async move |_, stream, outlet| {
+        self.inner.begin(number, client, async move |_, stream, mut outlet| {
             let tunnel = Box::pin(incoming.accept());
-            carry(&stream, tunnel, outlet).await;
+            carry(&stream, tunnel, &mut outlet).await;
         })?;
         Ok(true)
     }
@@ -580,10 +581,10 @@ impl Inner {
     fn live(self: &Arc<Self>, number: u32, mut begun: Begun) -> napi::Result<u32> {
         let runtime = runtime::runtime()?;
         if let Some(pipe) = begun.pipe.take() {
-            let (stream, outlet) = Stream::new(number + 1, None, &self.outbox);
+            let (stream, mut outlet) = Stream::new(number + 1, None, &self.outbox);
             self.lock_held().streams.insert(number + 1, stream.clone());
             runtime.spawn(async move {
-                let life = stream.carry_pipe(pipe, outlet);
+                let life = stream.carry_pipe(pipe, &mut outlet);
                 stream.until_destroyed(life).await;
             });
         }
@@ -620,7 +621,11 @@ impl Inner {
     }
 }
 
-async fn carry(stream: &Stream, tunnel: impl Future<Output = Result<Tunnel, Failure>>, outlet: Outlet) {
+async fn carry(
+    stream: &Stream,
+    tunnel: impl Future<Output = Result<Tunnel, Failure>>,
+    outlet: &mut Outlet,
+) {
     match tunnel.await {
         Ok(tunnel) => stream.carry_tunnel(tunnel, outlet).await,
         Err(failure) => stream.fail(&failure.into()),

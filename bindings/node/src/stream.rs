@@ -157,29 +157,33 @@ impl Stream {
     }
 
     /// Carries a session from its start to its end.
-    pub(crate) async fn carry_session(&self, opened: Session, outlet: Outlet) {
+    ///
+    /// The parts are lent to what takes them: each future that is given one by value has room for it once more.
+    pub(crate) async fn carry_session(&self, opened: &mut Session, outlet: &mut Outlet) {
         let Session {
             stdin,
             stdout,
             stderr,
             control,
-            mut end,
+            end,
         } = opened;
         if let Err(failure) = end.wait_for_start().await {
             return self.fail(&failure.into());
         }
         let _ = self.control.set(control.clone());
         self.tell_opened(matches!(stdin, Input::Program(_)));
-        let work = pin!(self.follow(stdout, stderr, &control, &mut end));
+        let work = pin!(self.follow(stdout, stderr, control, end));
         // That nothing more is written ends no session.
         let feed = async {
             match stdin {
-                Input::Program(writer) => {
-                    outlet.empty(writer).await;
-                    std::future::pending().await
+                Input::Program(writer) => outlet.empty(writer).await,
+                routed => {
+                    if let Input::Routed(routed) = std::mem::replace(routed, Input::Program(Writer::ended())) {
+                        Box::pin(routed.carry()).await;
+                    }
                 }
-                Input::Routed(routed) => Box::pin(routed.carry()).await,
             }
+            std::future::pending().await
         };
         let outcome = tokio::select! {
             biased;
@@ -192,8 +196,8 @@ impl Stream {
     /// Takes a session's output, and tells of its exit and its ends in the server's order.
     async fn follow(
         &self,
-        stdout: Output,
-        stderr: Output,
+        stdout: &mut Output,
+        stderr: &mut Output,
         control: &Control,
         end: &mut End,
     ) -> Result<ExitStatus, Failure> {
@@ -250,11 +254,11 @@ impl Stream {
     }
 
     /// Carries a tunnel until it is closed: either side can end its direction before.
-    pub(crate) async fn carry_tunnel(&self, tunnel: Tunnel, outlet: Outlet) {
+    pub(crate) async fn carry_tunnel(&self, tunnel: Tunnel, outlet: &mut Outlet) {
         self.tell_opened(true);
         let Tunnel {
             mut reader,
-            writer,
+            mut writer,
             control: _control,
             ..
         } = tunnel;
@@ -264,18 +268,18 @@ impl Stream {
             flow.fill(Side::Output, &mut reader).await;
             flow.end(Side::Output, reader.is_complete().await);
         };
-        tokio::join!(fill, outlet.empty(writer));
+        tokio::join!(fill, outlet.empty(&mut writer));
         self.outbox.tell(self.target, Kind::Close, Value::Null);
     }
 
     /// Carries bytes between JavaScript and the other end of a pipe.
-    pub(crate) async fn carry_pipe(&self, pipe: DuplexStream, outlet: Outlet) {
-        let (mut reader, writer) = trunkline_embed::pipe(pipe);
+    pub(crate) async fn carry_pipe(&self, pipe: DuplexStream, outlet: &mut Outlet) {
+        let (mut reader, mut writer) = trunkline_embed::pipe(pipe);
         let flow = &self.flow;
         flow.end(Side::Error, true);
         tokio::select! {
             () = flow.fill(Side::Output, &mut reader) => flow.end(Side::Output, true),
-            () = outlet.empty(writer) => {}
+            () = outlet.empty(&mut writer) => {}
         }
         self.outbox.tell(self.target, Kind::Close, Value::Null);
     }
@@ -494,14 +498,22 @@ impl Flow {
     }
 
     /// Takes a session's output to its end; returns whether that was the server's word.
-    async fn take(self: &Arc<Self>, side: Side, output: Output, control: &Control) -> Result<bool, Failure> {
+    async fn take(
+        self: &Arc<Self>,
+        side: Side,
+        output: &mut Output,
+        control: &Control,
+    ) -> Result<bool, Failure> {
         match output {
-            Output::Program(mut reader) => {
-                self.fill(side, &mut reader).await;
+            Output::Program(reader) => {
+                self.fill(side, reader).await;
                 Ok(reader.is_complete().await)
             }
             // In a box, as all that few streams need: an idle stream's task would have room for it.
-            Output::Routed(routed) => Box::pin(routed.carry(control)).await,
+            routed => match std::mem::replace(routed, Output::Program(Reader::ended())) {
+                Output::Routed(routed) => Box::pin(routed.carry(control)).await,
+                Output::Program(_) => Ok(true),
+            },
         }
     }
 
@@ -719,7 +731,7 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// Writes all that comes into the sink, until that is closed: that nothing more is written ends no stream.
-    async fn empty(mut self, mut sink: Writer) {
+    async fn empty(&mut self, sink: &mut Writer) {
         loop {
             let written = tokio::select! {
                 biased;

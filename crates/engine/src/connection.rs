@@ -117,6 +117,8 @@ impl Connection {
         };
         let abandoned = inner.abandoned.clone();
         let counters = metrics;
+        // In a box, which goes when it has led to a connection: each call that it is given to has room for it, too.
+        let handshake = Box::new(handshake);
         tokio::spawn(async move {
             let host = handshake.host.clone();
             let life = Life::begin(&host);

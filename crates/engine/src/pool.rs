@@ -145,7 +145,8 @@ pub(crate) struct Pool {
 
 struct State {
     policy: Policy,
-    lanes: HashMap<LaneId, Lane>,
+    /// Each in a box: a table begins with room for several, and most hosts have one.
+    lanes: HashMap<LaneId, Box<Lane>>,
     pinned: bool,
     /// The last failure to make the only connection, for those who were waiting for it.
     failed: Option<(Instant, Connection)>,
@@ -499,14 +500,14 @@ impl Pool {
         }
         state.lanes.insert(
             id,
-            Lane {
+            Box::new(Lane {
                 connection: connection.clone(),
                 spares: VecDeque::new(),
                 trial: None,
                 holders: 0,
                 is_like_another,
                 measured: 0,
-            },
+            }),
         );
         let pool = Arc::downgrade(self);
         let (made, is_given) = (connection.clone(), self.is_given);
@@ -551,6 +552,8 @@ impl Pool {
                     Ok(()) => {
                         let mut state = pool.state();
                         if let Some(lane) = state.lanes.get_mut(&id) {
+                            // There is rarely another.
+                            lane.spares.reserve_exact(1);
                             lane.spares.push_back(spare);
                             state.policy.spare_opened(id, asked);
                         }
@@ -613,7 +616,7 @@ impl Pool {
                 lane.connection.close("idle");
             }
         }
-        state.lanes.values_mut().for_each(Lane::measure);
+        state.lanes.values_mut().for_each(|lane| lane.measure());
         if woken {
             for lane in state.lanes.values() {
                 let connection = lane.connection.clone();
@@ -729,7 +732,7 @@ impl State {
             Some(info) => terms.objection(&info.log_in).is_none(),
             None => lane.is_like_another,
         };
-        !self.confirms && self.log_in().is_some() && self.lanes.values().all(would_make)
+        !self.confirms && self.log_in().is_some() && self.lanes.values().all(|lane| would_make(lane))
     }
 
     /// Returns how an existing connection was logged in.

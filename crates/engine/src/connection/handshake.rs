@@ -103,7 +103,7 @@ impl Untold {
 
 /// Connects, authenticates, drives the connection to its end, and returns that end.
 pub(crate) async fn run(
-    handshake: Handshake,
+    handshake: Box<Handshake>,
     ops: queue::Receiver<Op>,
     metrics: Arc<ConnectionMetrics>,
     state: &watch::Sender<State>,
@@ -418,7 +418,7 @@ impl Attempt {
 struct Established {
     /// Boxed: the task that drives it would otherwise hold room for it twice.
     driver: Box<Driver>,
-    updates: Option<HostKeyUpdates>,
+    updates: Option<Box<HostKeyUpdates>>,
 }
 
 /// A failed attempt.
@@ -576,7 +576,8 @@ async fn establish(
     let learnt = (logged_in.key, logged_in.early_session);
     handshake.learn(attempt, &driver.proto, learnt);
     let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
-    let updates = wants_updates.then(|| handshake.updates(policy, trust, address, &driver.proto));
+    let updates = wants_updates
+        .then(|| Box::new(handshake.updates(policy, trust, address, &driver.proto)));
     if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, dialed.address, begun) {
         tracing::debug!(server = %Printable::line(&known.server), "logged in");
         let _ = info.set(known);

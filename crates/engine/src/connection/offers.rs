@@ -105,7 +105,7 @@ impl HostKeyUpdates {
 pub(super) async fn serve_offers(
     mut offers: queue::Receiver<Box<Offer>>,
     incoming: &Arc<Incoming>,
-    mut updates: Option<HostKeyUpdates>,
+    mut updates: Option<Box<HostKeyUpdates>>,
 ) -> std::convert::Infallible {
     loop {
         match offers.recv().await.map(|offer| *offer) {
