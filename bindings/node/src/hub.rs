@@ -450,10 +450,11 @@ impl Hub {
         let Some((client, incoming)) = self.inner.lock_held().incoming.remove(&number) else {
             return Ok(false);
         };
-        self.inner.begin(number, client, async move |_, stream, mut outlet| {
-            let tunnel = Box::pin(incoming.accept());
-            carry(&stream, tunnel, &mut outlet).await;
-        })?;
+        self.inner
+            .begin(number, client, async move |_, stream, mut outlet| {
+                let tunnel = Box::pin(incoming.accept());
+                carry(&stream, tunnel, &mut outlet).await;
+            })?;
         Ok(true)
     }
 
@@ -621,11 +622,7 @@ impl Inner {
     }
 }
 
-async fn carry(
-    stream: &Stream,
-    tunnel: impl Future<Output = Result<Tunnel, Failure>>,
-    outlet: &mut Outlet,
-) {
+async fn carry(stream: &Stream, tunnel: impl Future<Output = Result<Tunnel, Failure>>, outlet: &mut Outlet) {
     match tunnel.await {
         Ok(tunnel) => stream.carry_tunnel(tunnel, outlet).await,
         Err(failure) => stream.fail(&failure.into()),

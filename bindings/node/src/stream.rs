@@ -178,7 +178,8 @@ impl Stream {
             match stdin {
                 Input::Program(writer) => outlet.empty(writer).await,
                 routed => {
-                    if let Input::Routed(routed) = std::mem::replace(routed, Input::Program(Writer::ended())) {
+                    if let Input::Routed(routed) = std::mem::replace(routed, Input::Program(Writer::at_end()))
+                    {
                         Box::pin(routed.carry()).await;
                     }
                 }
@@ -510,7 +511,7 @@ impl Flow {
                 Ok(reader.is_complete().await)
             }
             // In a box, as all that few streams need: an idle stream's task would have room for it.
-            routed => match std::mem::replace(routed, Output::Program(Reader::ended())) {
+            routed => match std::mem::replace(routed, Output::Program(Reader::at_end())) {
                 Output::Routed(routed) => Box::pin(routed.carry(control)).await,
                 Output::Program(_) => Ok(true),
             },

@@ -315,6 +315,7 @@ impl Identity {
         Reader::new(&self.blob).name().unwrap_or_default()
     }
 
+    /// Returns whether the key is a certificate.
     pub fn is_certificate(&self) -> bool {
         keys::is_certificate_algorithm(self.algorithm())
     }

@@ -223,7 +223,7 @@ pub fn key_type(blob: &[u8]) -> Option<&'static str> {
         .find(|known| *known == name)
 }
 
-/// Returns the plain key in a certificate's blob, or the blob itself if it is no certificate. `None` for a certificate
+/// Returns the plain key in a certificate's blob, or the blob itself if it is not a certificate. `None` for a certificate
 /// that cannot be read.
 pub(crate) fn without_certificate(blob: Bytes) -> Option<Bytes> {
     match Reader::new(&blob).name() {

@@ -182,6 +182,7 @@ impl ForwardHandle {
         self.task.is_finished()
     }
 
+    /// Returns the counters of its connections and bytes.
     pub fn counters(&self) -> ForwardCounters {
         self.shared.counters()
     }

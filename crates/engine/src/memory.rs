@@ -193,6 +193,7 @@ impl Memory {
         !left.is_empty() && left.contains(&LogIn::from_config(config))
     }
 
+    /// Removes everything that is remembered of a host.
     pub fn forget(&self, host: &HostId) {
         lock(&self.left_to_ssh).retain(|log_in| log_in.host != *host);
         let mut known = lock(&self.known);

@@ -138,6 +138,7 @@ impl Channels {
         self.table.len()
     }
 
+    /// Returns whether there are no channels.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }

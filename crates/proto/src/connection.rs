@@ -277,6 +277,7 @@ impl Connection {
         self.transport.ext_info()
     }
 
+    /// Returns whether the server has accepted the log-in.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
     }

@@ -576,8 +576,7 @@ async fn establish(
     let learnt = (logged_in.key, logged_in.early_session);
     handshake.learn(attempt, &driver.proto, learnt);
     let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
-    let updates = wants_updates
-        .then(|| Box::new(handshake.updates(policy, trust, address, &driver.proto)));
+    let updates = wants_updates.then(|| Box::new(handshake.updates(policy, trust, address, &driver.proto)));
     if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, dialed.address, begun) {
         tracing::debug!(server = %Printable::line(&known.server), "logged in");
         let _ = info.set(known);

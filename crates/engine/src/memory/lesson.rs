@@ -213,6 +213,7 @@ impl Lessons {
     }
 
     #[must_use]
+    /// Returns whether a lesson was learnt.
     pub fn has(&self, lesson: Lesson) -> bool {
         self.0.contains_key(&lesson)
     }
