@@ -1,4 +1,4 @@
-//! ATTRS: what is known of a file (draft-ietf-secsh-filexfer-02 section 5).
+//! ATTRS: a file's attributes (draft-ietf-secsh-filexfer-02 section 5).
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ const ATTR_PERMISSIONS: u32 = 0x0000_0004;
 const ATTR_ACMODTIME: u32 = 0x0000_0008;
 const ATTR_EXTENDED: u32 = 0x8000_0000;
 
-/// A file's attributes. What is `None` was not told, or is to be left as it is.
+/// A file's attributes. `None` means that the server did not send one, or that a request does not change it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileAttributes {
     /// The size in bytes. In a request that sets attributes: truncates or extends the file.
@@ -21,7 +21,7 @@ pub struct FileAttributes {
     pub permissions: Option<Permissions>,
     /// Times of last access and modification.
     pub times: Option<Times>,
-    /// Pairs of type and data that the draft leaves to vendors. Not sent by this crate's own requests.
+    /// Pairs of type and data that the draft leaves to vendors. This crate's own requests have none.
     pub extended: Vec<(Bytes, Bytes)>,
 }
 
@@ -48,12 +48,12 @@ pub struct Times {
 pub struct Permissions(pub u32);
 
 impl Permissions {
-    /// The bits that chmod(2) sets: 07777.
+    /// Returns the bits that chmod(2) sets: 07777.
     pub fn bits(self) -> u32 {
         self.0 & 0o7777
     }
 
-    /// The type, if it is one that POSIX knows.
+    /// Returns the type, if POSIX knows it.
     pub fn file_type(self) -> Option<FileType> {
         Some(match self.0 & 0o170_000 {
             0o100_000 => FileType::Regular,
@@ -89,12 +89,12 @@ pub enum FileType {
 }
 
 impl FileAttributes {
-    /// The type, if the server told it.
+    /// Returns the type, if the server sent it.
     pub fn file_type(&self) -> Option<FileType> {
         self.permissions.and_then(Permissions::file_type)
     }
 
-    /// Returns whether nothing is told, or nothing is to be set.
+    /// Returns whether every attribute is missing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -121,7 +121,7 @@ impl FileAttributes {
             });
         }
         if flags & ATTR_EXTENDED != 0 {
-            // Each pair takes eight bytes at least, so that a false count meets the packet's end early.
+            // Each pair takes at least eight bytes, so a false count soon meets the packet's end.
             for _ in 0..reader.u32()? {
                 attributes.extended.push((reader.string()?, reader.string()?));
             }
@@ -153,7 +153,7 @@ impl FileAttributes {
             buf.put_u32(modified);
         }
         if !self.extended.is_empty() {
-            // The request's size was checked, so that no count or length here comes near 2^32.
+            // The request's size was checked, so no count or length here comes near 2^32.
             buf.put_u32(self.extended.len() as u32);
             for part in self.extended.iter().flat_map(|(kind, data)| [kind, data]) {
                 buf.put_u32(part.len() as u32);
@@ -162,7 +162,7 @@ impl FileAttributes {
         }
     }
 
-    /// An upper bound of what [`Self::encode`] appends.
+    /// Returns an upper bound of the length that [`Self::encode`] appends.
     pub(crate) fn encoded_len(&self) -> usize {
         64 + self
             .extended

@@ -1,16 +1,16 @@
-//! A session of another program's client, carried over from one connection to the next.
+//! Carries the session of another program's client over from one connection to the next.
 //!
-//! A [`Bridge`] stands between an SFTP client and its server, without I/O: it takes what either sends and says what the
-//! other is to be sent. When the server's connection is lost, it is given a new one. It then finds out what the server has
-//! done, opens again what was open, asks again what has no answer, and the client notices nothing but the time that it took.
+//! A [`Bridge`] stands between an SFTP client and its server, without I/O: it takes the bytes of each and returns the
+//! bytes for the other. After the server's connection is lost, it gets a new one. It then finds out what the server has
+//! done, opens the files again, and repeats the unanswered requests; the client only notices a delay.
 //!
-//! What the client can rely on:
-//! - Each request is answered once, in the order in which they were asked.
-//! - What may be asked twice without harm is. Of what may not (a rename, say) the bridge looks whether it was done. Where
-//!   that cannot be told, the request fails with a status that says so.
-//! - A file is opened again without being made or emptied, and used only if it looks like the one that was open. If it does
-//!   not, the whole session ends ([`GiveUp`]): a failed READ or WRITE among others is something that clients overlook.
-//! - A READ in a session that was carried over is answered whole.
+//! The client can rely on the following:
+//! - Each request is answered once, in the order of the requests.
+//! - The bridge repeats only requests that are harmless to repeat. For another one (a rename, say), it checks whether
+//!   the server has carried it out. If it cannot tell, the request fails with a status that says so.
+//! - A file is opened again without being made or emptied, and used only if it looks like the file that was open. If it
+//!   does not, the whole session ends ([`GiveUp`]), because clients overlook a single failed READ or WRITE.
+//! - A READ in a session that was carried over is answered in full.
 
 mod answers;
 mod file;
@@ -42,55 +42,55 @@ pub use paths::KnownPaths;
 use seen::Seen;
 use trunkline_text::Printable;
 
-/// The most memory that a session takes, in bytes: requests without an answer, and answers that wait for their turn.
+/// The most memory of a session, in bytes, for requests without an answer and answers that wait for their turn.
 pub const MOST_HELD: usize = 16 * 1024 * 1024;
-/// The part of it that remains when the client's bytes are not taken any more: a piece of them, and a packet.
+/// The part of [`MOST_HELD`] that is left when the bridge stops taking the client's bytes, for a piece and a packet.
 const ROOM: usize = 512 * 1024;
 /// The cost of a request beside its data.
 const COST: usize = 256;
 /// The maximum cost of an answer to READDIR.
 const LISTING_COST: usize = 256 * 1024;
-/// The first bytes of the handles that clients are given. No two are the same in a session, so that what a client asks of a
-/// closed file never reaches another one.
+/// The first bytes of the handles for clients. Each handle is unique in a session, so that a request for a closed file
+/// never reaches another one.
 const HANDLE: &[u8] = b"trunkline";
 
-/// A request of the client's, from its arrival until the client has its answer.
+/// A client's request, from its arrival until the client has its answer.
 struct Entry {
     /// The client's number for it.
     id: u32,
     order: Order,
     cost: usize,
     state: State,
-    /// It was sent in a session that was lost since.
+    /// It was sent in a session that is lost now.
     was_sent: bool,
-    /// The knowledge of the paths that it changes, when it was first sent.
+    /// The knowledge of the paths that it changes, from before it was first sent.
     before: [Option<(Knowledge, u64)>; 2],
     /// The findings about those paths after a loss.
     seen: [Option<Seen>; 2],
-    /// An exclusive OPEN that has made its file: to be opened as any other.
+    /// An exclusive OPEN has made its file, which can now be opened like any other.
     has_made_file: bool,
-    /// Parts of a WRITE that have no answer yet.
+    /// The number of parts of a WRITE without an answer.
     parts: usize,
-    /// The first part of a WRITE that failed.
+    /// The answer to the first part of a WRITE that failed.
     failure: Option<Packet>,
-    /// The data that a READ has brought so far.
+    /// The data that a READ has got so far.
     read: Data,
 }
 
 impl Entry {
-    /// Returns whether a loss would have it asked again.
+    /// Returns whether a loss would make the bridge repeat it.
     fn may_be_asked_again(&self) -> bool {
         match self.state {
             State::Held => false,
             State::Sent => true,
-            // Behind another one that has no answer.
+            // It waits behind an unanswered request.
             State::Answered(_) => self.order.is_repeatable_change(),
         }
     }
 }
 
 enum State {
-    /// It is to be sent.
+    /// It has not been sent.
     Held,
     Sent,
     Answered(Packet),
@@ -98,17 +98,17 @@ enum State {
 
 /// A question to the server.
 enum Ask {
-    /// A request of the client's, or a part of it.
+    /// A request of the client's, or a part of one.
     Entry(u64),
-    /// The attributes of what has just been opened.
+    /// The attributes of a file that has just been opened.
     Known(Handle),
     /// The limits of the new session.
     Limits,
-    /// Whether a request was done: one of its paths.
+    /// The state of one path of a request, to find out whether the request was done.
     Look(u64, usize),
-    /// To open again.
+    /// An opening of a file that was open before.
     Reopen(Handle),
-    /// The attributes of what was opened again.
+    /// The attributes of a file that was opened again.
     Reopened(Handle),
 }
 
@@ -116,11 +116,11 @@ enum Ask {
 enum Phase {
     /// There is no session with the server.
     Lost,
-    /// The server has not told its version.
+    /// The server has not sent its version.
     Greeting,
-    /// The fate of requests is being found out.
+    /// The bridge finds out the fate of requests.
     Looking,
-    /// The open files are being opened again.
+    /// The bridge opens the files again.
     Reopening,
     /// The client's requests go to the server.
     Up,
@@ -129,53 +129,53 @@ enum Phase {
 /// A session of an SFTP client, with one server after the other.
 ///
 /// Its methods come in four families:
-/// - *getters* tell what is wanted and how it is going;
+/// - *getters* describe its needs and progress;
 /// - *input*: [`handle_client`](Self::handle_client) and [`handle_server`](Self::handle_server) take bytes;
-/// - *what becomes of the connection*: [`begin`](Self::begin), [`lose`](Self::lose);
+/// - *the connection's changes*: [`begin`](Self::begin), [`lose`](Self::lose);
 /// - *output*, to be polled after each of the others: [`poll_client`](Self::poll_client) and
 ///   [`poll_server`](Self::poll_server) until they are empty.
 ///
-/// An error is the session's end.
+/// An error ends the session.
 pub struct Bridge {
     from_client: Packets,
     from_server: Packets,
     to_client: Outbox,
     to_server: Outbox,
     phase: Phase,
-    /// Sessions with a server that were begun.
+    /// The number of sessions with a server so far.
     sessions: u32,
     /// The client has sent its INIT.
     is_asked: bool,
-    /// It was told the server's version.
+    /// The client has got the server's version.
     is_greeted: bool,
-    /// The server works on requests in their order, as sftp-server does, and takes SYMLINK's paths in its order.
+    /// The server handles requests in order, as sftp-server does, and takes SYMLINK's paths in its order.
     keeps_order: bool,
-    /// The limits of a later session.
+    /// The limits of a later session; a first one has none.
     limits: Limits,
 
-    /// The client's requests without an answer, the oldest first.
+    /// The client's requests without an answer, oldest first.
     queue: VecDeque<Entry>,
-    /// The number of the oldest one.
+    /// The number of the oldest request.
     first: u64,
-    /// The next one to be sent.
+    /// The number of the next request to send.
     next: u64,
-    /// The number of READs among those that the server has.
+    /// The number of READs that the server has.
     reads: usize,
-    /// The size of the queue.
+    /// The cost of the queue.
     held: usize,
     asks: HashMap<u32, Ask>,
     next_ask: u32,
-    /// Questions of the bridge's own that a new session waits for.
+    /// The number of the bridge's own questions for which a new session waits.
     awaited: usize,
 
-    /// The client's open files, by the handles that it was given.
+    /// The client's open files, by the client's handles.
     files: HashMap<Handle, File>,
     next_handle: u32,
     paths: KnownPaths,
-    /// The client has made links: one file may have several names.
+    /// The client has made links, so one file may have several names.
     has_links: bool,
 
-    /// Answers that the client was given.
+    /// The number of answers that the client has got.
     answered: u64,
     failed: Option<GiveUp>,
 }
@@ -187,7 +187,7 @@ impl Default for Bridge {
 }
 
 impl Bridge {
-    /// A session that has no server yet. `paths` is what other sessions of the same account have learnt, and learn.
+    /// Makes a session without a server. `paths` is the shared knowledge of all sessions of the account.
     pub fn new(paths: KnownPaths) -> Self {
         Self {
             from_client: Packets::default(),
@@ -219,12 +219,12 @@ impl Bridge {
 
     // Getters.
 
-    /// Returns whether more of the client's bytes are to be taken: what is held is bounded by [`MOST_HELD`].
+    /// Returns whether the bridge takes more of the client's bytes: [`MOST_HELD`] bounds its memory.
     pub fn takes_from_client(&self) -> bool {
         self.memory() < MOST_HELD - ROOM
     }
 
-    /// Bytes that are held.
+    /// Returns the number of bytes in memory.
     pub fn memory(&self) -> usize {
         self.held
             + self.from_client.len()
@@ -233,12 +233,12 @@ impl Bridge {
             + self.to_server.len()
     }
 
-    /// Bytes that wait in [`Self::poll_client`].
+    /// Returns the number of bytes that wait in [`Self::poll_client`].
     pub fn queued_for_client(&self) -> usize {
         self.to_client.len()
     }
 
-    /// Returns whether the client waits for something, or has something open: a lost connection is to be replaced.
+    /// Returns whether a lost connection has to be replaced: the client waits for an answer or has a file open.
     pub fn needs_server(&self) -> bool {
         !self.queue.is_empty() || !self.files.is_empty() || (self.is_asked && !self.is_greeted)
     }
@@ -248,19 +248,19 @@ impl Bridge {
         self.queue.is_empty() && (self.is_greeted || !self.is_asked)
     }
 
-    /// Returns whether the client's requests go to the server: the session was carried over, if there was one before.
+    /// Returns whether the client's requests go to the server, which means that any earlier session was carried over.
     pub fn is_up(&self) -> bool {
         self.phase == Phase::Up
     }
 
-    /// Answers that the client was given so far.
+    /// Returns the number of answers that the client has got.
     pub fn answer_count(&self) -> u64 {
         self.answered
     }
 
     // Input.
 
-    /// Takes what the client has sent.
+    /// Takes bytes from the client.
     ///
     /// # Errors
     /// The session's end.
@@ -271,7 +271,7 @@ impl Bridge {
         self.end_on_error(handled)
     }
 
-    /// Takes what the server has sent.
+    /// Takes bytes from the server.
     ///
     /// # Errors
     /// The session's end.
@@ -282,9 +282,9 @@ impl Bridge {
         self.end_on_error(handled)
     }
 
-    // The connection.
+    // Changes of the connection.
 
-    /// There is a new session with the server, which has sent nothing yet.
+    /// Begins a new session with the server, which has sent nothing yet.
     ///
     /// # Errors
     /// The session's end.
@@ -299,7 +299,7 @@ impl Bridge {
         self.end_on_error(advanced)
     }
 
-    /// The session with the server is lost.
+    /// Handles the loss of the session with the server.
     pub fn lose(&mut self) {
         if self.phase == Phase::Lost {
             return;
@@ -318,12 +318,12 @@ impl Bridge {
 
     // Output.
 
-    /// Adds what is to be written to the client.
+    /// Appends the bytes for the client to `pieces`.
     pub fn poll_client(&mut self, pieces: &mut Vec<Bytes>) {
         self.to_client.take(pieces);
     }
 
-    /// Adds what is to be written to the server.
+    /// Appends the bytes for the server to `pieces`.
     pub fn poll_server(&mut self, pieces: &mut Vec<Bytes>) {
         self.to_server.take(pieces);
     }
@@ -358,7 +358,7 @@ impl Bridge {
             return misbehaved("a packet without a number");
         }
         match (kind == kind::INIT, self.is_asked) {
-            // Whatever the client would speak: version 3 is what this speaks (section 4 of the draft).
+            // The bridge speaks version 3, whatever the client asks for (section 4 of the draft).
             (true, false) => {
                 self.is_asked = true;
                 if self.phase == Phase::Greeting {
@@ -407,7 +407,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns whether a request names something that is closed, or was never open.
+    /// Returns whether a request names a handle that is closed or was never open.
     fn closed_handle(&self, order: &Order) -> bool {
         order
             .handles()
@@ -488,14 +488,14 @@ impl Bridge {
                 .finish(0);
         }
         match self.sessions {
-            // What a client learns of a first session holds for what it asks there.
+            // The client's knowledge of a first session stays valid in it.
             1 => self.phase = Phase::Up,
             _ => self.look(&extensions),
         }
         Ok(())
     }
 
-    /// Sends what may be sent, and gives the client what is next in its order.
+    /// Sends as much as possible, and gives the client its next answers.
     fn advance(&mut self) -> Result<(), GiveUp> {
         self.recover();
         self.send_next()?;
@@ -506,7 +506,7 @@ impl Bridge {
     }
 }
 
-/// The limits of a first session: none for the client.
+/// The limits of a first session: it sets the client none.
 const UNLIMITED: Limits = Limits {
     max_read: u32::MAX,
     max_write: u32::MAX,

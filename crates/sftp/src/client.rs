@@ -1,4 +1,4 @@
-//! [`Client`]: one SFTP session, but for the channel that carries it.
+//! [`Client`]: one SFTP session, without the channel that carries it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,23 +13,23 @@ use crate::request::Request;
 use crate::status::{Status, StatusCode};
 use trunkline_text::Printable;
 
-/// The beginning of a session.
+/// The settings of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Let requests leave behind SSH_FXP_INIT without waiting for the server's version: a round trip less. sftp-server
-    /// works through packets in order and takes them; the draft does not promise it, so OpenSSH only.
+    /// Requests leave right after SSH_FXP_INIT, without waiting for the server's version, which saves a round trip.
+    /// sftp-server handles packets in order and accepts this; the draft does not promise it, so it is for OpenSSH only.
     pub early_requests: bool,
-    /// Ask for the server's limits there, too: where sftp-server was seen to answer. Other servers that sshd runs in its
-    /// place may end the session at an extended request that they do not know (lsh's).
+    /// The client asks for the server's limits there, too. Set this only if sftp-server is known to answer: sshd may
+    /// run other servers, which may end the session at an extended request that they do not know (lsh's does).
     pub early_limits: bool,
-    /// The largest read or write that [`Limits`] shall tell, in bytes, whatever the server takes.
+    /// The largest read or write that [`Limits`] may allow, in bytes, whatever the server accepts.
     pub largest_request: Option<u32>,
-    /// The most files and directories to have open at once, whatever the server says: it was seen to refuse more, or,
-    /// with 1, to give several one handle ([`Error::SharedHandles`]).
+    /// The most files and directories to have open at once, whatever the server says. Some servers refuse more, or,
+    /// with more than one, give several the same handle ([`Error::SharedHandles`]).
     pub max_handles: Option<usize>,
 }
 
-/// Tells requests of one session apart; never used twice. Its lower half is the request's number on the wire.
+/// The id of a request, unique in its session. Its lower half is the request's number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
@@ -44,50 +44,50 @@ struct Pending {
     id: RequestId,
     expect: Expect,
     role: Role,
-    /// Counts what was sent, in order.
+    /// The number of the request in the order of sending.
     sequence: u64,
-    /// It may take the server as long as a disk takes.
+    /// The server may need a disk for the answer.
     takes_long: bool,
     closes: Option<Handle>,
-    /// The request to repeat if it is refused because too much is open.
+    /// The request to repeat if the server refuses it because too many files are open.
     opens: Option<Request>,
-    /// The file that an opening makes which nobody wants any more.
+    /// The path of the file that a cancelled opening makes.
     makes: Option<Bytes>,
 }
 
-/// An OPEN that was refused while something else was open, which may have been the reason.
+/// An OPEN that the server refused, perhaps because other files were open.
 struct RefusedOpen {
     id: RequestId,
     request: Request,
-    /// The number of open files at that time.
+    /// The number of files that were open then.
     beside: usize,
 }
 
-/// The requester of an opening, and the treatment of one that is impossible now.
+/// The treatment of an opening that is impossible now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// A transfer plan, or whoever closes soon: it waits for a handle.
+    /// It waits for a handle: its requester is a transfer plan, or closes soon.
     Waits,
-    /// A caller who may hold others' handles for as long as it likes: it fails where waiting might never end.
+    /// It fails if waiting might never end: its requester may hold handles as long as it likes.
     Fails,
 }
 
-/// The receiver of a reply, and its effect on the count of open handles.
+/// The receiver of a reply, and the reply's effect on the count of open handles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// The application, for something that neither opens nor closes.
+    /// The application, for a request that neither opens nor closes.
     Plain,
     /// The application, for a handle.
     Opens(Patience),
-    /// The same, for what was refused before.
+    /// The application, for a handle that was refused before.
     OpensAgain,
-    /// The application, for the end of a handle.
+    /// The application, for closing a handle.
     Closes,
-    /// Nobody: cancelled. A reply is dropped.
+    /// Nobody, because it was cancelled. The reply is dropped.
     Forgotten,
-    /// Nobody: cancelled. A handle that comes is closed.
+    /// Nobody, because it was cancelled. A handle in the reply is closed.
     ForgottenOpen,
-    /// Nobody, but the handle counts until the reply is here.
+    /// Nobody, but the handle counts until the reply comes.
     ForgottenClose,
     /// The client itself, for limits@openssh.com.
     AsksLimits,
@@ -96,80 +96,79 @@ enum Role {
 /// An SFTP session as a state machine without I/O.
 ///
 /// Its methods come in four families:
-/// - *getters* tell what is known of the server and how much is under way;
-/// - *input*: [`handle_bytes`](Self::handle_bytes) takes what the channel brought, [`handle_eof`](Self::handle_eof)
-///   its end;
-/// - *what the application does*: [`request`](Self::request), [`cancel`](Self::cancel), [`close`](Self::close);
+/// - *getters* describe the server and the work in flight;
+/// - *input*: [`handle_bytes`](Self::handle_bytes) takes the channel's bytes, [`handle_eof`](Self::handle_eof) its end;
+/// - *the application's actions*: [`request`](Self::request), [`cancel`](Self::cancel), [`close`](Self::close);
 /// - *output*, to be polled after each of the others: [`poll_event`](Self::poll_event) until `None`, then
 ///   [`poll_transmit`](Self::poll_transmit) until `None`.
 ///
-/// Requests may be made from the start; they wait for the server's version, or leave behind SSH_FXP_INIT with
-/// [`Config::early_requests`]. Section 6.1 of the draft lets a client send without waiting, and has the server work on
-/// requests about one file in the order that they came in; replies come in any order.
+/// Requests may be made from the start; they wait for the server's version, or leave right after SSH_FXP_INIT with
+/// [`Config::early_requests`]. Section 6.1 of the draft lets a client send without waiting, and has the server handle
+/// requests for one file in order; replies come in any order.
 ///
-/// [`Request::Open`] and [`Request::Opendir`] beyond the number of handles that the server allows wait in the client
-/// until one is closed, and are overtaken by what is asked later.
+/// If the server's limit of handles is reached, [`Request::Open`] and [`Request::Opendir`] wait in the client until one
+/// is closed; later requests overtake them.
 ///
-/// An error is the session's end; every later call of an input method returns it again.
+/// An error ends the session; every later call of an input method returns it again.
 pub struct Client {
-    /// The server's extensions, once it has told its version.
+    /// The server's extensions, once it has sent its version.
     extensions: Option<Extensions>,
     config: Config,
     limits: Limits,
-    /// The server was asked for its limits and has not answered.
+    /// The server has not answered the request for its limits.
     limits_awaited: bool,
-    /// Handles that came before the limits: with one in hand the application reads and writes, which it cannot do
-    /// rightly before they are known. sftp-server answers in order, so that these are other servers'.
+    /// Replies with handles that came before the limits. The application gets them after the limits, because it needs
+    /// these to read and write. sftp-server answers in order, so these come from other servers.
     unannounced: Vec<(RequestId, Outcome)>,
     failed: Option<Error>,
 
     inbox: Inbox,
-    /// The length of the packet whose beginning is in `inbox`.
+    /// The length of the packet that begins in `inbox`.
     declared: Option<usize>,
 
     next_id: u64,
-    /// Requests sent, by their number on the wire.
+    /// Requests that were sent, by their number on the wire.
     pending: HashMap<u32, Pending>,
     /// Requests that wait for the server's version.
     held: VecDeque<(RequestId, Request, Patience)>,
     /// Requests that wait for a handle to become free.
     waiting: VecDeque<(RequestId, Request, Patience)>,
-    /// Requests that wait for answers, since the server is not to have too many of them ahead.
+    /// Requests that wait for answers to others, because the server must not have too many at once.
     backlog: VecDeque<(RequestId, Request, Role)>,
-    /// Handles in use, and who has them.
+    /// The handles in use, and the patience of their owners.
     open: HashMap<Handle, Patience>,
-    /// Handles asked for.
+    /// The number of handles that were requested.
     opening: usize,
-    /// Handles being closed, with the places of their CLOSE in the order of what was sent.
+    /// The handles being closed, each with the sequence number of its CLOSE.
     closing: HashMap<Handle, u64>,
-    /// The refused openings, to be tried when nothing else is open.
+    /// The refused openings, to be repeated when nothing else is open.
     refused: Vec<RefusedOpen>,
-    /// The repeated ones, with the number of open files when each was refused.
+    /// The repeated openings, with the number of files that were open when each was refused.
     reopening: Vec<(RequestId, usize)>,
-    /// So many were open at once.
+    /// The most handles that were open at once.
     proven: usize,
-    /// As many as the server was seen to allow, where it refused more.
+    /// The number of handles that the server allows, if it refused more.
     found_max_handles: Option<usize>,
     sent: u64,
 
     events: VecDeque<(RequestId, Outcome)>,
     outbox: VecDeque<Bytes>,
-    /// Packets and heads of packets, behind `outbox`. Together, so that many small requests become one write.
+    /// Packets and heads of packets after `outbox`, joined so that many small requests become one write.
     heads: BytesMut,
     queued: usize,
 }
 
-/// The most requests that transfer plans have in flight on a session. With the smallest reads that a server can ask for this
-/// is 16 MiB under way; what is far from a server that takes usual ones needs a tenth of it.
+/// The most requests that transfer plans have in flight on a session. With the smallest reads of any server that is 16
+/// MiB; a distant server with the usual ones needs a tenth.
 const MOST_IN_FLIGHT: usize = 4096;
-/// The most requests without an answer on a server that is not OpenSSH's: what its own client has under way, with which
-/// every server was tried. russh-sftp 2.4 stopped answering for good with more.
+/// The most unanswered requests on a server that is not OpenSSH's. OpenSSH's own client has as many, and every server
+/// was tested with it. russh-sftp 2.4 stopped answering for good with more.
 const MOST_AHEAD: usize = 64;
-/// A write's data below this is copied behind its head: a channel packet of its own would cost more.
+/// The size below which a write's data is copied after its head, because its own channel packet would cost more.
 const COPIED: usize = 1024;
 
 impl Client {
-    /// A session whose first bytes wait in [`Self::poll_transmit`].
+    /// Makes a session; its first bytes wait in [`Self::poll_transmit`].
     pub fn new(config: &Config) -> Self {
         let mut client = Self {
             extensions: None,
@@ -208,12 +207,12 @@ impl Client {
 
     // Getters.
 
-    /// The server's extensions, once it has told its version.
+    /// Returns the server's extensions, once it has sent its version.
     pub fn extensions(&self) -> Option<&Extensions> {
         self.extensions.as_ref()
     }
 
-    /// Returns whether the server can do what an extended request asks. False before it has told its version.
+    /// Returns whether the server supports an extended request; false before it has sent its version.
     pub fn supports(&self, request: &Request) -> bool {
         request.extension().is_none_or(|(name, version)| {
             self.extensions
@@ -222,25 +221,25 @@ impl Client {
         })
     }
 
-    /// The server's limits: the defaults until it has sent them, which happens before the first handle is given out.
+    /// Returns the server's limits. They are the defaults until it sends them, before the first handle.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Returns whether the server works on the requests for one file in the order in which they were sent, so that what
-    /// ends a file may leave behind what fills it. Section 6.1 of the draft demands it, and others than OpenSSH's
-    /// sftp-server let WRITE, FSETSTAT, CLOSE and RENAME overtake each other.
+    /// Returns whether the server handles requests for one file in the order of sending, so that a request to end a
+    /// file may follow those that fill it without waiting. Section 6.1 of the draft demands it, but servers other than
+    /// OpenSSH's sftp-server let WRITE, FSETSTAT, CLOSE and RENAME overtake each other.
     pub fn keeps_order(&self) -> bool {
         self.extensions.as_ref().is_some_and(Extensions::are_sftp_servers)
     }
 
-    /// Requests that have no reply yet.
+    /// Returns the number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.pending.len() + self.backlog.len()
     }
 
-    /// Returns whether a transfer plan may ask for more: each request takes memory until it is answered, however little
-    /// it asks for.
+    /// Returns whether a transfer plan may send more requests: each takes memory until it is answered, however small it
+    /// is.
     pub fn has_room(&self) -> bool {
         self.in_flight() + self.held.len() + self.waiting.len() < self.most_ahead()
     }
@@ -252,13 +251,13 @@ impl Client {
         }
     }
 
-    /// Handles that the server holds or will hold for what was sent.
+    /// Returns the number of handles that the server holds or will hold.
     pub fn handles(&self) -> usize {
         self.open.len() + self.opening + self.closing.len()
     }
 
-    /// Returns whether the server has no reason to be silent: it owes an answer that takes it no time. OpenSSH's
-    /// sftp-server does one thing after the other, and may wait for a disk or a FIFO in any of them.
+    /// Returns whether the server owes an answer that takes it no time. OpenSSH's sftp-server does one thing after the
+    /// other, and each may wait for a disk or a FIFO.
     pub fn is_owed_an_answer(&self) -> bool {
         match self.extensions {
             Some(_) => !self.keeps_order() && self.pending.values().any(|pending| !pending.takes_long),
@@ -266,7 +265,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of handles that the server was seen to allow at once, if it refused more.
+    /// Returns the number of handles that the server allows at once, if it refused more.
     pub fn found_max_handles(&self) -> Option<usize> {
         self.found_max_handles
     }
@@ -284,14 +283,14 @@ impl Client {
             .saturating_sub(self.handles() + self.waiting.len() + self.refused.len())
     }
 
-    /// Bytes that wait in [`Self::poll_transmit`].
+    /// Returns the number of bytes that wait in [`Self::poll_transmit`].
     pub fn queued_bytes(&self) -> usize {
         self.queued
     }
 
     // Input.
 
-    /// Takes bytes from the channel. Data of replies is kept as slices of them.
+    /// Takes bytes from the channel. Keeps data of replies as slices of them.
     pub fn handle_bytes(&mut self, bytes: Bytes) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -304,7 +303,7 @@ impl Client {
         result
     }
 
-    /// The channel will bring nothing more: fails with [`Error::Closed`], or with what failed before.
+    /// Handles the end of the channel: fails with [`Error::Closed`], or with the earlier error.
     pub fn handle_eof(&mut self) -> Result<(), Error> {
         Err(self.failed.get_or_insert(Error::Closed).clone())
     }
@@ -331,7 +330,7 @@ impl Client {
         if (1..=MAX_PACKET).contains(&length) {
             return Ok(length);
         }
-        // Text in whatever language and colour: packets of 16 MiB are not sent.
+        // This is text in any language or colour: no packet has 16 MiB.
         if self.extensions.is_none() && field[0] != 0 {
             let mut text = field.to_vec();
             text.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
@@ -343,7 +342,7 @@ impl Client {
     }
 
     fn handle_packet(&mut self, length: usize) -> Result<(), Error> {
-        // Type, number and the data's length: read apart, so that data is not joined into one piece.
+        // Type, number and length of the data are read separately, so that data is not joined into one piece.
         const DATA_HEAD: usize = 9;
         let [kind] = self.inbox.take_array();
         let rest = length - 1;
@@ -407,7 +406,7 @@ impl Client {
             Role::Plain => self.events.push_back((id, outcome)),
             Role::Forgotten => {}
             Role::AsksLimits => {
-                // A refusal means a server without the extension, asked early.
+                // A server without the extension refuses the early request.
                 if let Ok(Reply::Limits(limits)) = outcome {
                     self.limits = self.config.cap(limits);
                 }
@@ -441,7 +440,7 @@ impl Client {
         let Pending { id, role, makes, .. } = pending;
         let outcome = match outcome {
             Ok(Reply::Handle(handle)) => {
-                // A handle that is to be closed may come again once the server has read the CLOSE, and not before.
+                // A handle may come again once the server has read its CLOSE, but not before.
                 let closes_later = |closed: &u64| *closed > pending.sequence;
                 if self.open.contains_key(&handle) || self.closing.get(&handle).is_some_and(closes_later) {
                     return Err(Error::SharedHandles);
@@ -484,7 +483,7 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that an opening which was refused beside other files succeeded without them: those were too many.
+    /// Handles the success of an opening that had been refused: the other open files were too many.
     fn handle_opened_again(&mut self, id: RequestId, is_open: bool) {
         let Some(at) = self.reopening.iter().position(|(again, _)| *again == id) else {
             return;
@@ -493,7 +492,7 @@ impl Client {
         if is_open {
             self.limits.max_handles = self.limits.max_handles.min(beside);
             self.found_max_handles = Some(self.limits.max_handles);
-            // So were the others, and nothing else is known against them.
+            // The others were refused for the same reason.
             for refused in self.refused.drain(..).rev() {
                 self.waiting
                     .push_front((refused.id, refused.request, Patience::Waits));
@@ -501,17 +500,17 @@ impl Client {
         }
     }
 
-    // What the application does.
+    // The application's actions.
 
-    /// Asks the server for something. The answer comes as an event with the returned number, also where nothing is
-    /// sent: a request that does not fit into a packet of 256 KiB ends with [`StatusCode::BAD_MESSAGE`], one that
-    /// needs an extension the server has not announced with [`StatusCode::OP_UNSUPPORTED`].
+    /// Sends a request. The answer comes as an event with the returned id, even if nothing is sent: a request that does
+    /// not fit into a packet of 256 KiB ends with [`StatusCode::BAD_MESSAGE`], and one that needs a missing extension
+    /// with [`StatusCode::OP_UNSUPPORTED`].
     pub fn request(&mut self, request: Request) -> RequestId {
         self.ask(request, Patience::Waits)
     }
 
-    /// The same for a caller who may hold handles for as long as it likes: where too many of those are open,
-    /// [`Request::Open`] and [`Request::Opendir`] fail, since none may ever become free.
+    /// Sends a request for a caller who may hold handles for any time. If such callers hold too many, [`Request::Open`]
+    /// and [`Request::Opendir`] fail, because no handle may ever become free.
     pub fn request_or_fail(&mut self, request: Request) -> RequestId {
         self.ask(request, Patience::Fails)
     }
@@ -534,8 +533,8 @@ impl Client {
         id
     }
 
-    /// Nobody waits for a request's answer any more: no event will come of it. If it has not left it never will; the
-    /// server may carry it out otherwise. A handle that it brings is closed.
+    /// Cancels a request, so that no event comes for it. A request that has not left never leaves; the server may carry
+    /// out one that has. A handle in its reply is closed.
     pub fn cancel(&mut self, id: RequestId) {
         self.held.retain(|(held, ..)| *held != id);
         self.waiting.retain(|(waiting, ..)| *waiting != id);
@@ -566,8 +565,8 @@ impl Client {
         }
     }
 
-    /// The same for an opening that makes a file: what it makes is removed, and nothing else is. Somebody else may have given the name
-    /// to a file by now.
+    /// Cancels an opening that makes a file, and removes the file only if this opening has made it: another program may
+    /// have given the name to a file by now.
     pub fn cancel_making(&mut self, id: RequestId, path: Bytes) {
         let answered = self
             .events
@@ -587,13 +586,13 @@ impl Client {
         }
     }
 
-    /// Removes a file, and does not ask how that went.
+    /// Removes a file and ignores the result.
     fn remove_unasked(&mut self, path: Bytes) {
         let id = self.allocate();
         self.send(id, Request::Remove { path }, Role::Forgotten);
     }
 
-    /// Takes back what waits for others' answers. What closes a handle leaves all the same.
+    /// Removes a request from the backlog, unless it closes a handle.
     fn cancel_queued(&mut self, at: usize) {
         match self.backlog[at].2 {
             Role::Closes => self.backlog[at].2 = Role::ForgottenClose,
@@ -607,10 +606,10 @@ impl Client {
         }
     }
 
-    /// Closes a handle, and does not ask how that went. After writing use [`Request::Close`]: a network file system
-    /// tells only then that a disk is full.
+    /// Closes a handle and ignores the result. After writing use [`Request::Close`]: a network file system reports a
+    /// full disk only then.
     pub fn close(&mut self, handle: Handle) {
-        // Who has a handle is past the version: nothing holds the request back.
+        // The server has sent its version before any handle, so nothing holds this request back.
         let id = self.allocate();
         self.open.remove(&handle);
         self.send(id, Request::Close { handle }, Role::ForgottenClose);
@@ -618,12 +617,12 @@ impl Client {
 
     // Output.
 
-    /// The next answer.
+    /// Returns the next answer.
     pub fn poll_event(&mut self) -> Option<(RequestId, Outcome)> {
         self.events.pop_front()
     }
 
-    /// Bytes for the server, in order. A write's data leaves as it was given, behind its head.
+    /// Returns bytes for the server, in order. A write's data leaves as it was given, after its head.
     pub fn poll_transmit(&mut self) -> Option<Bytes> {
         let bytes = match self.outbox.pop_front() {
             Some(bytes) => bytes,
@@ -642,7 +641,7 @@ impl Client {
 
     /// Sends a request, or lets it wait for a handle.
     fn dispatch(&mut self, id: RequestId, mut request: Request, patience: Patience) {
-        // Some servers, Paramiko's among them, rename so without listing the extension: they are asked, whoever cannot says it.
+        // Some servers, such as Paramiko's, support this without listing it, so every server is asked.
         let unlisted = matches!(request, Request::PosixRename { .. });
         if self.extensions.is_some() && !unlisted && !self.supports(&request) {
             let (name, _) = request.extension().unwrap_or_default();
@@ -693,8 +692,8 @@ impl Client {
         }
     }
 
-    /// Asks again for what was refused beside other files, when none is open any more: as much as was open at once before,
-    /// so that what is refused now is refused for good.
+    /// Repeats the refused openings once no file is open, as many as were open at once before. A second refusal is
+    /// final.
     fn open_refused(&mut self) {
         if self.refused.is_empty() || self.handles() > 0 {
             return;
@@ -707,7 +706,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, or lets it wait for others' answers.
+    /// Sends a request, or lets it wait for answers to others.
     fn send(&mut self, id: RequestId, request: Request, role: Role) {
         if let Request::Close { handle } = &request {
             self.closing.insert(handle.clone(), u64::MAX);
@@ -737,8 +736,8 @@ impl Client {
         match request {
             Request::Write { data, .. } => {
                 self.queued += data.len();
-                // russh's server stops for good when a hundred packets wait for its SFTP: what is sent apart, head and data, is
-                // twice as many of them.
+                // russh's server stops for good when a hundred packets wait for its SFTP. A head and data sent
+                // separately would double their number.
                 if data.len() < COPIED || !self.keeps_order() {
                     self.heads.extend_from_slice(&data);
                 } else {
@@ -759,7 +758,7 @@ impl Client {
     }
 
     fn allocate(&mut self) -> RequestId {
-        // A number on the wire comes again after 2^32 requests, but not while a reply to it is awaited.
+        // A number on the wire repeats after 2^32 requests, but not while its reply is due.
         loop {
             let id = RequestId(self.next_id);
             self.next_id += 1;
@@ -771,7 +770,7 @@ impl Client {
 }
 
 impl Config {
-    /// Returns the part of a server's limits that may be used.
+    /// Limits a server's limits to the settings.
     fn cap(&self, limits: Limits) -> Limits {
         let limits = limits.cap(self.largest_request);
         let most = self.max_handles.unwrap_or(usize::MAX).max(1);

@@ -1,9 +1,9 @@
-//! [`Data`]: a piece of a file as it came, in slices of receive buffers.
+//! [`Data`]: a piece of a file, in slices of receive buffers.
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of a file, as reference-counted slices in a row. A reply of 255 KiB comes in eight or more channel packets;
-/// joining them would cost a copy that writev(2) does not need.
+/// Bytes of a file, as a row of reference-counted slices. A reply of 255 KiB comes in eight or more channel packets;
+/// joining them would cost a copy, which writev(2) saves.
 #[derive(Debug, Clone, Default)]
 pub struct Data {
     chunks: Vec<Bytes>,
@@ -11,27 +11,27 @@ pub struct Data {
 }
 
 impl Data {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slices, in order, none empty.
+    /// Returns the slices, in order, none empty.
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
     }
 
-    /// The slices, in order, none empty.
+    /// Returns the slices, in order, none empty.
     pub fn into_chunks(self) -> Vec<Bytes> {
         self.chunks
     }
 
-    /// All bytes in one piece: copied, unless they are in one already.
+    /// Returns all bytes in one piece. Copies them unless they are one slice.
     pub fn into_bytes(mut self) -> Bytes {
         if self.chunks.len() == 1 {
             return self.chunks.remove(0);
@@ -51,7 +51,7 @@ impl Data {
         }
     }
 
-    /// Up to `len` bytes from `start` on, as slices of the same memory.
+    /// Returns up to `len` bytes from `start` on, as slices of the same memory.
     pub(crate) fn part(&self, start: usize, len: usize) -> Self {
         let mut part = Self::default();
         let mut skip = start;
@@ -87,7 +87,7 @@ impl From<Bytes> for Data {
     }
 }
 
-/// Equal when the bytes are, however they are sliced.
+/// Compares the bytes, however they are sliced.
 impl PartialEq for Data {
     fn eq(&self, other: &Self) -> bool {
         let bytes = |data: &Self| data.chunks.clone().into_iter().flatten();
@@ -97,7 +97,7 @@ impl PartialEq for Data {
 
 impl Eq for Data {}
 
-/// Bytes received that do not make a whole packet yet: as slices, but for small ones, which are copied together.
+/// Received bytes that do not make a whole packet yet. Small slices are copied together.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     chunks: std::collections::VecDeque<Bytes>,
@@ -105,7 +105,7 @@ pub(crate) struct Inbox {
     len: usize,
 }
 
-/// Below this a slice is copied: a server that sends single bytes must not make each pin a receive buffer.
+/// The size below which a slice is copied: a server that sends single bytes must not make each pin a receive buffer.
 const SMALL: usize = 1024;
 
 impl Inbox {
@@ -123,7 +123,7 @@ impl Inbox {
         }
     }
 
-    /// The first `n` bytes as slices; the caller has checked that they are there.
+    /// Takes the first `n` bytes as slices; the caller has checked that they are there.
     pub(crate) fn take(&mut self, n: usize) -> Data {
         debug_assert!(n <= self.len);
         self.flush();
@@ -139,7 +139,7 @@ impl Inbox {
         data
     }
 
-    /// The first `N` bytes; the caller has checked that they are there.
+    /// Takes the first `N` bytes; the caller has checked that they are there.
     pub(crate) fn take_array<const N: usize>(&mut self) -> [u8; N] {
         debug_assert!(N <= self.len);
         self.flush();

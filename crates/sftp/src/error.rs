@@ -1,17 +1,16 @@
-//! The ends of an SFTP session.
+//! The errors that end an SFTP session.
 
 use trunkline_text::Printable;
 
-/// A session's end. Every variant is final: the [`Client`](crate::Client) must be dropped and its channel closed.
-/// Requests without a reply may or may not have been carried out.
+/// The reason for a session's end. Every variant is final: drop the [`Client`](crate::Client) and close its channel.
+/// The server may or may not have carried out the requests without a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server broke the protocol. Nothing more can be believed of it.
+    /// The server broke the protocol, so none of its answers can be trusted.
     #[error("the server broke the SFTP protocol: {0}")]
     PeerMisbehaved(Printable),
-    /// The first bytes are text, not SFTP: usually from a login script of the remote user that prints something even
-    /// without a terminal.
+    /// The first bytes are text, not SFTP: usually the output of a login script that prints even without a terminal.
     #[error(
         "the server printed \"{0}\" where SFTP should begin; make its shell's startup files silent for sessions \
          without a terminal"
@@ -20,9 +19,9 @@ pub enum Error {
     /// The server speaks another version of the protocol.
     #[error("the server speaks SFTP version {0}, and this program only version 3")]
     Version(u32),
-    /// The server gave a file the handle of another one that was still open. What was asked of one may have reached the
-    /// other: nothing of either is to be believed. A session with [`Config::max_handles`](crate::Config::max_handles) of 1
-    /// avoids it.
+    /// The server gave a file the handle of another open file. A request for one may have reached the other, so neither
+    /// file's answers can be trusted. A session with [`Config::max_handles`](crate::Config::max_handles) of 1 avoids
+    /// this.
     #[error(
         "the server gave two open files the same handle, so that it cannot tell them apart; what was open there is given \
          up"

@@ -1,5 +1,5 @@
-//! The server's abilities beyond the draft: extensions of SSH_FXP_VERSION and the replies to SSH_FXP_EXTENDED
-//! (OpenSSH's PROTOCOL, section 4).
+//! The server's abilities beyond the draft: extensions in SSH_FXP_VERSION and replies to SSH_FXP_EXTENDED (OpenSSH's
+//! PROTOCOL, section 4).
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::packet::{MAX_DATA, MAX_PACKET, Reader};
 use trunkline_text::Printable;
 
-/// Names of extended requests, each with the version that this crate speaks.
+/// The names of extended requests, each with the version that this crate speaks.
 pub(crate) const POSIX_RENAME: (&str, &str) = ("posix-rename@openssh.com", "1");
 pub(crate) const STATVFS: (&str, &str) = ("statvfs@openssh.com", "2");
 pub(crate) const FSTATVFS: (&str, &str) = ("fstatvfs@openssh.com", "2");
@@ -27,16 +27,16 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Returns whether an extension was announced with a version. A server may announce several versions of one.
+    /// Returns whether the server announced the extension in this version. It may announce several versions of one.
     pub fn has(&self, name: &str, version: &str) -> bool {
         self.announced
             .iter()
             .any(|(n, v)| n == name.as_bytes() && v == version.as_bytes())
     }
 
-    /// Returns whether they are those of OpenSSH's own sftp-server, which begins with the same three since its version
-    /// 5.1. Others announce some of its extensions in an order of their own. What a server calls itself says less:
-    /// OpenSSH's sftp-server runs behind dropbear and tinysshd, too, and sshd runs other subsystems.
+    /// Returns whether they are those of OpenSSH's own sftp-server, which begins with the same three since version 5.1.
+    /// Other servers order its extensions differently. The server's name says less: OpenSSH's sftp-server also runs
+    /// behind dropbear and tinysshd, and sshd runs other subsystems.
     pub fn are_sftp_servers(&self) -> bool {
         let first = self.announced.iter().take(3);
         let first = first.map(|(name, version)| (&name[..], &version[..]));
@@ -45,14 +45,14 @@ impl Extensions {
                 .map(|(name, version)| (name.as_bytes(), version.as_bytes())))
     }
 
-    /// Names and versions as announced.
+    /// Returns the names and versions as announced.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.announced
             .iter()
             .map(|(name, version)| (&name[..], &version[..]))
     }
 
-    /// Reads the extensions after the version number in SSH_FXP_VERSION.
+    /// Decodes the extensions after the version number in SSH_FXP_VERSION.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let mut announced = Vec::new();
         while reader.remaining() > 0 {
@@ -62,8 +62,8 @@ impl Extensions {
     }
 }
 
-/// A server's limits: the reply to `limits@openssh.com`, or OpenSSH's assumption about servers without it. Values are
-/// such that they can be used without another check.
+/// A server's limits: the reply to `limits@openssh.com`, or OpenSSH's assumption about servers without it. The values
+/// need no further check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The most bytes to ask for in one read: 4 to 255 KiB.
@@ -74,11 +74,11 @@ pub struct Limits {
     pub max_handles: usize,
 }
 
-/// The smallest read or write that a server can ask for.
+/// The smallest limit of a read or write that is accepted from a server.
 const LEAST: u64 = 4096;
 
 impl Default for Limits {
-    /// 32 KiB, as sftp-client.c's DEFAULT_COPY_BUFLEN; and 100 handles, which every sftp-server since 2001 has had.
+    /// Returns 32 KiB, as sftp-client.c's DEFAULT_COPY_BUFLEN, and 100 handles, as every sftp-server since 2001 has.
     fn default() -> Self {
         Self {
             max_read: 32 * 1024,
@@ -89,7 +89,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same with reads and writes of so many bytes at most.
+    /// Returns the limits with reads and writes of at most `largest` bytes.
     pub(crate) fn cap(self, largest: Option<u32>) -> Self {
         let largest = largest.unwrap_or(u32::MAX).max(1);
         Self {
@@ -99,14 +99,14 @@ impl Limits {
         }
     }
 
-    /// A zero means that the server sets no limit; then OpenSSH's client keeps its default, and so does this. A limit below
-    /// [`LEAST`] comes from no well-meaning server: the draft (section 3) has every one accept packets of 34,000 bytes.
-    /// Believed, it would make a request and its books of each byte.
+    /// Decodes the limits. Zero means no limit; then this client keeps its default, as OpenSSH's does. A limit below
+    /// [`LEAST`] comes from no honest server: the draft (section 3) requires packets of 34,000 bytes. Following it
+    /// could cost a request for each byte.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let packet = reader.u64()?;
         let (read, write, handles) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let default = Self::default();
-        // A write's data must fit into a packet beside its header, for which sftp-server leaves 1 KiB.
+        // A write's data must fit into a packet with its header, for which sftp-server leaves 1 KiB.
         let room = if packet == 0 { MAX_PACKET as u64 } else { packet }.saturating_sub(1024);
         let bounded = |value: u64, default: u32| match value {
             0 => default,
@@ -135,13 +135,13 @@ pub struct StatVfs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Free blocks for those who are not root.
+    /// Free blocks for users other than root.
     pub blocks_available: u64,
     /// Inodes in all.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// Free inodes for those who are not root.
+    /// Free inodes for users other than root.
     pub files_available: u64,
     /// The file system's number.
     pub id: u64,
@@ -152,7 +152,7 @@ pub struct StatVfs {
 }
 
 impl StatVfs {
-    /// Bytes that those who are not root can still write.
+    /// Returns the number of bytes that users other than root can still write.
     pub fn available_bytes(&self) -> u64 {
         self.blocks_available.saturating_mul(self.fragment_size)
     }
@@ -179,8 +179,8 @@ impl StatVfs {
     }
 }
 
-/// Names of users and groups: the reply to `users-groups-by-id@openssh.com`. In the order that they were asked for;
-/// empty where the server knows none; safe to show.
+/// Names of users and groups: the reply to `users-groups-by-id@openssh.com`, in the order of the request. A name is
+/// empty if the server does not know it; all are safe to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     /// Names of the users.
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_limits_of_openssh_are_taken_as_they_are() {
-        // What sftp-server of OpenSSH 9.2 answers with 20,000 file descriptors.
+        // The limits that sftp-server of OpenSSH 9.2 sends with 20,000 file descriptors.
         let expected = Limits {
             max_read: 261_120,
             max_write: 261_120,

@@ -1,16 +1,17 @@
 //! The client side of SFTP version 3 as a state machine: bytes and time go in, bytes and events come out.
 //!
-//! There is no socket, no clock, no thread and no environment in this crate. It speaks the protocol of
-//! draft-ietf-secsh-filexfer-02 the way OpenSSH speaks it (OpenSSH's PROTOCOL, section 4), over whatever carries a
-//! stream of bytes: usually a session channel that runs the `sftp` subsystem.
+//! This crate has no socket, clock, thread or environment. It speaks the protocol of draft-ietf-secsh-filexfer-02 as
+//! OpenSSH does (OpenSSH's PROTOCOL, section 4), over any stream of bytes: usually a session channel with the `sftp`
+//! subsystem.
 //!
 //! - [`Client`] is one SFTP session: any number of [`Request`]s in flight, replies in any order.
-//! - [`transfer`] plans work on top of it: [`Download`](transfer::Download) and [`Upload`](transfer::Upload) of one
-//!   large file over one or several sessions, [`ManyDownload`](transfer::ManyDownload) and
+//! - [`transfer`] plans work with it: [`Download`](transfer::Download) and [`Upload`](transfer::Upload) of one large
+//!   file over one or several sessions, [`ManyDownload`](transfer::ManyDownload) and
 //!   [`ManyUpload`](transfer::ManyUpload) of many small ones, and [`Walk`](transfer::Walk) through a tree.
-//! - [`bridge`] stands between another program's client and the server, and carries its session over to a new connection.
+//! - [`bridge`] stands between another program's client and the server, and carries its session over to new
+//!   connections.
 //!
-//! Paths and names are bytes, never `String`: a server's file system promises no encoding.
+//! Paths and names are bytes, never `String`, because a server's file system promises no encoding.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -22,7 +23,7 @@
 //!     // write `bytes` to the channel
 //! #   let _ = bytes;
 //! }
-//! // for what the channel says: client.handle_bytes(bytes)?, then
+//! // for bytes from the channel: client.handle_bytes(bytes)?, then
 //! while let Some((answered, outcome)) = client.poll_event() {
 //!     assert_eq!(answered, id);
 //!     println!("{outcome:?}");

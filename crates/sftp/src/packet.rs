@@ -1,17 +1,17 @@
 //! Packets and the values in them (draft-ietf-secsh-filexfer-02 section 3; RFC 4251 section 5).
 //!
 //! [`Reader`] hands out slices of a received packet and never reads past its end; [`Writer`] appends one packet to a
-//! buffer. Neither allocates from a length that it has not checked against the bytes at hand.
+//! buffer. Neither allocates by a length that it has not checked against the bytes at hand.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::error::Error;
 
-/// The largest packet, its length field not counted, that either side accepts: SFTP_MAX_MSG_LENGTH of OpenSSH's
+/// The largest packet, without its length field, that either side accepts: SFTP_MAX_MSG_LENGTH of OpenSSH's
 /// sftp-common.h. sftp-server exits on a larger one.
 pub(crate) const MAX_PACKET: usize = 256 * 1024;
-/// The most data of one read or write: what sftp-server itself offers, SFTP_MAX_MSG_LENGTH less 1 KiB for the rest of
-/// the packet.
+/// The most data of one read or write. sftp-server offers the same: SFTP_MAX_MSG_LENGTH less 1 KiB for the rest of the
+/// packet.
 pub(crate) const MAX_DATA: u32 = 255 * 1024;
 
 /// Packet types (section 3 of the draft).
@@ -78,7 +78,7 @@ impl Reader {
         self.rest.try_get_u64().map_err(|_| Truncated)
     }
 
-    /// `string`, as a slice of the packet.
+    /// Takes a `string`, as a slice of the packet.
     pub(crate) fn string(&mut self) -> Result<Bytes, Truncated> {
         let n = usize::try_from(self.u32()?).map_err(|_| Truncated)?;
         if n > self.rest.len() {
@@ -120,13 +120,13 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Appends what `append` appends.
+    /// Appends the bytes that `append` writes.
     pub(crate) fn append(self, append: impl FnOnce(&mut BytesMut)) -> Self {
         append(self.buf);
         self
     }
 
-    /// Ends the packet, of which `outside` more bytes follow by another way.
+    /// Ends the packet; its length includes `outside` bytes, which follow separately.
     pub(crate) fn finish(self, outside: usize) {
         let len = self.buf.len() - self.start - 4 + outside;
         let len = u32::try_from(len).expect("the size of a request was checked against the packet size");

@@ -9,17 +9,17 @@ use crate::extension::{Limits, Names, StatVfs};
 use crate::packet::{Reader, kind};
 use crate::status::{Status, StatusCode};
 
-/// An open file or directory, named by the server's own bytes. Valid in the session that opened it.
+/// An open file or directory, in the server's own bytes. Valid in the session that opened it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Handle(pub(crate) Bytes);
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name as the server gave it. Not checked: it may be `..` or have a `/` in it.
-    /// [`Walk`](crate::transfer::Walk) checks.
+    /// The name as the server gave it, unchecked: it may be `..` or contain a `/`. [`Walk`](crate::transfer::Walk)
+    /// checks.
     pub name: Bytes,
-    /// A line as `ls -l` prints it; its form is nobody's promise.
+    /// A line as `ls -l` prints it, in no guaranteed form.
     pub longname: Bytes,
     /// Attributes, of the link itself if it is one.
     pub attributes: FileAttributes,
@@ -29,11 +29,11 @@ pub struct DirEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// It was done.
+    /// The request was carried out.
     Done,
     /// A file or directory is open. Close it.
     Handle(Handle),
-    /// Data of a file; never empty and never more than was asked for.
+    /// Data of a file; never empty and never longer than requested.
     Data(Data),
     /// Names in a directory.
     Entries(Vec<DirEntry>),
@@ -70,7 +70,7 @@ pub(crate) enum Expect {
 const MAX_HANDLE: usize = 256;
 
 impl Expect {
-    /// Reads the reply of a type; SSH_FXP_DATA is [`Self::check_data`]'s.
+    /// Decodes a reply of type `reply`; [`Self::check_data`] handles SSH_FXP_DATA.
     pub(crate) fn decode(self, reply: u8, mut reader: Reader) -> Result<Outcome, Error> {
         let reader = &mut reader;
         if reply == kind::STATUS {
@@ -87,7 +87,8 @@ impl Expect {
                 if handle.len() > MAX_HANDLE {
                     return Err(Error::misbehavior("it gave a handle of more than 256 bytes"));
                 }
-                // A copy: the few bytes live as long as the file is open, and must not keep a receive buffer.
+                // The bytes are copied, because they live as long as the file is open and must not pin a receive
+                // buffer.
                 Reply::Handle(Handle(Bytes::copy_from_slice(&handle)))
             }
             (kind::NAME, Self::Entries) => Reply::Entries(entries(reader)?),
@@ -113,7 +114,7 @@ impl Expect {
         }))
     }
 
-    /// Whether data of this length answers the request. Data of no length is how some servers say that a file ends.
+    /// Checks that data of this length answers the request. Some servers mark the end of a file with empty data.
     pub(crate) fn check_data(self, data: Data) -> Result<Outcome, Error> {
         match self {
             Self::Data { .. } if data.is_empty() => Ok(Err(Status::local(StatusCode::EOF, ""))),
@@ -125,7 +126,7 @@ impl Expect {
 }
 
 pub(crate) fn entries(reader: &mut Reader) -> Result<Vec<DirEntry>, Error> {
-    /// The smallest entry: two empty strings and attributes without any.
+    /// The smallest entry: two empty strings and no attributes.
     const SMALLEST: usize = 12;
     let count = reader.u32()? as usize;
     if count > reader.remaining() / SMALLEST {

@@ -10,7 +10,7 @@ use crate::extension::{
 use crate::packet::{Reader, Truncated, Writer, kind};
 use crate::reply::{Expect, Handle};
 
-/// The purposes of opening a file: the pflags of section 6.3. Combine with `|`.
+/// The purposes of opening a file: the pflags of section 6.3. Combine them with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct OpenFlags(pub u32);
 
@@ -21,11 +21,11 @@ impl OpenFlags {
     pub const WRITE: Self = Self(0x02);
     /// SSH_FXF_APPEND: writes go to the end, whatever their offset.
     pub const APPEND: Self = Self(0x04);
-    /// SSH_FXF_CREAT: makes the file if there is none.
+    /// SSH_FXF_CREAT: makes a missing file.
     pub const CREATE: Self = Self(0x08);
     /// SSH_FXF_TRUNC: empties the file; with [`Self::CREATE`].
     pub const TRUNCATE: Self = Self(0x10);
-    /// SSH_FXF_EXCL: fails if the file is there; with [`Self::CREATE`].
+    /// SSH_FXF_EXCL: fails if the file exists; with [`Self::CREATE`].
     pub const EXCLUSIVE: Self = Self(0x20);
 }
 
@@ -37,9 +37,9 @@ impl std::ops::BitOr for OpenFlags {
     }
 }
 
-/// Something to ask of the server. Each says which [`Reply`](crate::Reply) a success brings.
+/// A request to the server. Each names the [`Reply`](crate::Reply) of its success.
 ///
-/// Paths are the server's bytes; one that is not absolute starts at the user's home.
+/// Paths are the server's bytes; a relative one starts at the user's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "names say it")]
@@ -49,18 +49,17 @@ pub enum Request {
         path: Bytes,
         /// The purposes.
         flags: OpenFlags,
-        /// Permissions of a file that is made, before the server's umask. OpenSSH looks at nothing else here.
+        /// Permissions of a new file, before the server's umask. OpenSSH ignores the rest.
         attributes: FileAttributes,
     },
-    /// Closes a file or directory: [`Reply::Done`](crate::Reply::Done). The handle is gone whatever the answer.
+    /// Closes a file or directory: [`Reply::Done`](crate::Reply::Done). The handle is invalid whatever the answer.
     Close { handle: Handle },
-    /// Reads: [`Reply::Data`](crate::Reply::Data), which may be shorter, or a status
-    /// [`EOF`](crate::StatusCode::EOF).
+    /// Reads: [`Reply::Data`](crate::Reply::Data), which may be shorter, or the status [`EOF`](crate::StatusCode::EOF).
     Read {
         /// An open file.
         handle: Handle,
         offset: u64,
-        /// The length; more than 255 KiB becomes that, since no larger reply is accepted.
+        /// The length. It is cut to 255 KiB, because no larger reply is accepted.
         length: u32,
     },
     /// Writes: [`Reply::Done`](crate::Reply::Done).
@@ -69,14 +68,14 @@ pub enum Request {
         handle: Handle,
         /// The place to write.
         offset: u64,
-        /// At most [`Limits::max_write`](crate::Limits::max_write) bytes. From 1 KiB on they are not copied.
+        /// At most [`Limits::max_write`](crate::Limits::max_write) bytes, which are not copied from 1 KiB on.
         data: Bytes,
     },
-    /// Attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Returns attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
     Lstat { path: Bytes },
-    /// Attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Returns attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
     Stat { path: Bytes },
-    /// Attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Returns attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
     Fstat {
         /// An open file.
         handle: Handle,
@@ -96,7 +95,7 @@ pub enum Request {
     },
     /// Opens a directory: [`Reply::Handle`](crate::Reply::Handle).
     Opendir { path: Bytes },
-    /// Reads the next names of a directory: [`Reply::Entries`](crate::Reply::Entries), or a status
+    /// Reads the next names of a directory: [`Reply::Entries`](crate::Reply::Entries), or the status
     /// [`EOF`](crate::StatusCode::EOF).
     Readdir {
         /// An open directory.
@@ -112,9 +111,9 @@ pub enum Request {
     },
     /// Removes an empty directory: [`Reply::Done`](crate::Reply::Done).
     Rmdir { path: Bytes },
-    /// Makes a path absolute and without links: [`Reply::Path`](crate::Reply::Path).
+    /// Makes a path absolute and resolves its links: [`Reply::Path`](crate::Reply::Path).
     Realpath { path: Bytes },
-    /// Renames; fails where the target exists: [`Reply::Done`](crate::Reply::Done).
+    /// Renames; fails if the target exists: [`Reply::Done`](crate::Reply::Done).
     Rename {
         /// The old path.
         from: Bytes,
@@ -123,15 +122,15 @@ pub enum Request {
     },
     /// Reads a symbolic link: [`Reply::Path`](crate::Reply::Path).
     Readlink { path: Bytes },
-    /// Makes a symbolic link: [`Reply::Done`](crate::Reply::Done). The target goes first on the wire, as OpenSSH has
-    /// it (PROTOCOL, section 4.1), and not as the draft.
+    /// Makes a symbolic link: [`Reply::Done`](crate::Reply::Done). The target goes first on the wire, as in OpenSSH
+    /// (PROTOCOL, section 4.1), against the draft.
     Symlink {
         /// The target of the link.
         target: Bytes,
         /// The link to make.
         link: Bytes,
     },
-    /// `posix-rename@openssh.com`: renames over what is there: [`Reply::Done`](crate::Reply::Done).
+    /// `posix-rename@openssh.com`: renames and replaces the target: [`Reply::Done`](crate::Reply::Done).
     PosixRename {
         /// The old path.
         from: Bytes,
@@ -141,7 +140,7 @@ pub enum Request {
     /// `hardlink@openssh.com`: [`Reply::Done`](crate::Reply::Done).
     Hardlink {
         from: Bytes,
-        /// Its new name.
+        /// The new name.
         to: Bytes,
     },
     /// `fsync@openssh.com`: [`Reply::Done`](crate::Reply::Done) once the file is on the disk.
@@ -165,38 +164,38 @@ pub enum Request {
         /// The attributes to set; the server ignores the size.
         attributes: FileAttributes,
     },
-    /// `limits@openssh.com`: [`Reply::Limits`](crate::Reply::Limits). The client asks by itself.
+    /// `limits@openssh.com`: [`Reply::Limits`](crate::Reply::Limits). The client asks on its own.
     Limits,
     /// `expand-path@openssh.com`: as [`Self::Realpath`], with `~` and `~user`: [`Reply::Path`](crate::Reply::Path).
     ExpandPath { path: Bytes },
     /// `copy-data`: copies on the server: [`Reply::Done`](crate::Reply::Done). OpenSSH does nothing else meanwhile.
     CopyData {
-        /// An open file.
+        /// The open source file.
         from: Handle,
-        /// The beginning in the source.
+        /// The start in the source.
         from_offset: u64,
-        /// The length; 0 means to the end.
+        /// The length; 0 copies up to the end.
         length: u64,
-        /// An open file, another one.
+        /// The open target file, which must be another one.
         to: Handle,
-        /// The beginning in the target.
+        /// The start in the target.
         to_offset: u64,
     },
     /// `home-directory`: a user's home: [`Reply::Path`](crate::Reply::Path).
     HomeDirectory {
-        /// The user's name. By the specification an empty one is oneself; OpenSSH 9.2 fails on it.
+        /// The user's name. An empty one means the present user in the specification; OpenSSH 9.2 fails on it.
         user: Bytes,
     },
     /// `users-groups-by-id@openssh.com`: [`Reply::Names`](crate::Reply::Names).
     UsersGroupsById {
-        /// Users.
+        /// The users.
         uids: Vec<u32>,
-        /// Groups.
+        /// The groups.
         gids: Vec<u32>,
     },
 }
 
-/// The handles in a request, however it is borrowed.
+/// Matches the handles in a request, for any kind of borrow.
 macro_rules! handles_in {
     ($request:expr) => {
         match $request {
@@ -215,7 +214,7 @@ macro_rules! handles_in {
 }
 
 impl Request {
-    /// The extension that the server must have announced, with its version.
+    /// Returns the extension that the server must have announced, with its version.
     pub fn extension(&self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::PosixRename { .. } => POSIX_RENAME,
@@ -237,17 +236,17 @@ impl Request {
         handles_in!(self)
     }
 
-    /// The same, to be replaced.
+    /// Returns the handles, mutable.
     pub(crate) fn handles_mut(&mut self) -> [Option<&mut Handle>; 2] {
         handles_in!(self)
     }
 
-    /// Returns whether a success takes one of the server's handles.
+    /// Returns whether success uses one of the server's handles.
     pub(crate) fn opens(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Opendir { .. })
     }
 
-    /// An upper bound of the packet's size.
+    /// Returns an upper bound of the packet's size.
     pub(crate) fn encoded_len(&self) -> usize {
         const FIXED: usize = 128;
         FIXED
@@ -287,7 +286,7 @@ impl Request {
             }
     }
 
-    /// Returns the kind of answer that belongs to it.
+    /// Returns the kind of reply that the request expects.
     pub(crate) fn expects(&self) -> Expect {
         match self {
             Self::Open { .. } | Self::Opendir { .. } => Expect::Handle,
@@ -308,7 +307,7 @@ impl Request {
         }
     }
 
-    /// Appends the packet to `buf`; a write's data is left out and counted in the packet's length.
+    /// Appends the packet to `buf`, without a write's data, which the packet's length includes.
     pub(crate) fn encode(&self, id: u32, buf: &mut BytesMut) {
         let packet = |buf, kind| Writer::packet(buf, kind).u32(id);
         let one = |buf, kind, path: &[u8]| packet(buf, kind).string(path).finish(0);
@@ -403,9 +402,9 @@ impl Request {
         }
     }
 
-    /// Reads what a client sends: a request of this kind behind its number. `None` for what is not known here.
+    /// Decodes a client's request of type `kind` after its number. Returns `None` for an unknown one.
     pub(crate) fn decode(kind: u8, reader: &mut Reader) -> Result<Option<Self>, Truncated> {
-        // Copies: what is kept for as long as a file is open must not keep a receive buffer.
+        // The bytes are copied, because they may live as long as a file is open and must not pin a receive buffer.
         let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
         let handle = |reader: &mut Reader| string(reader).map(Handle);
         Ok(Some(match kind {

@@ -1,4 +1,4 @@
-//! SSH_FXP_STATUS: how a request ended (draft-ietf-secsh-filexfer-02 section 7).
+//! SSH_FXP_STATUS: the outcome of a request (draft-ietf-secsh-filexfer-02 section 7).
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ pub struct StatusCode(pub u32);
 impl StatusCode {
     /// SSH_FX_OK
     pub const OK: Self = Self(0);
-    /// SSH_FX_EOF: a read at or behind the end of a file, or no more names in a directory.
+    /// SSH_FX_EOF: a read at or behind the end of a file, or the end of a directory.
     pub const EOF: Self = Self(1);
     /// SSH_FX_NO_SUCH_FILE
     pub const NO_SUCH_FILE: Self = Self(2);
     /// SSH_FX_PERMISSION_DENIED
     pub const PERMISSION_DENIED: Self = Self(3);
-    /// SSH_FX_FAILURE: anything that has no code of its own, a full disk for one.
+    /// SSH_FX_FAILURE: any error without its own code, such as a full disk.
     pub const FAILURE: Self = Self(4);
-    /// SSH_FX_BAD_MESSAGE; what sftp-server also says to a name that is too long or an invalid argument.
+    /// SSH_FX_BAD_MESSAGE; sftp-server also sends it for a name that is too long or an invalid argument.
     pub const BAD_MESSAGE: Self = Self(5);
     /// SSH_FX_NO_CONNECTION
     pub const NO_CONNECTION: Self = Self(6);
@@ -50,14 +50,14 @@ impl StatusCode {
 /// The reason why the server refused a request, or the end of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The code; never [`StatusCode::OK`] where it stands for a failure.
+    /// The code; never [`StatusCode::OK`] in a failure.
     pub code: StatusCode,
-    /// The server's words; empty if it had none.
+    /// The server's words, which may be empty.
     pub message: Printable,
 }
 
 impl Status {
-    /// A status that this side gives, without having asked the server.
+    /// Makes a status of this side, without the server.
     pub(crate) fn local(code: StatusCode, message: impl Into<Printable>) -> Self {
         Self {
             code,
@@ -65,12 +65,12 @@ impl Status {
         }
     }
 
-    /// Returns whether the server says more than what the code means.
+    /// Returns whether the server's words say more than the code.
     pub fn has_own_words(&self) -> bool {
         !self.message.is_empty() && !self.message.eq_ignore_ascii_case(self.code.meaning())
     }
 
-    /// The answer to fsync: all was written.
+    /// Returns the status for an fsync that failed after all data was written.
     pub(crate) fn of_syncing(&self) -> Self {
         Self::local(
             self.code,
@@ -78,19 +78,19 @@ impl Status {
         )
     }
 
-    /// The answer to CLOSE, with which some file systems tell that what was written is lost.
+    /// Returns the status for a failed CLOSE, by which some file systems report that written data is lost.
     pub(crate) fn of_closing(&self) -> Self {
         Self::local(self.code, format!("the server could not close it ({self})"))
     }
 
-    /// Returns whether a name that was to be free may be taken, which version 3 has no status for.
+    /// Returns whether the status may mean that a new name is taken, for which version 3 has no code.
     pub(crate) fn may_be_taken(&self) -> bool {
         /// SSH_FX_FILE_ALREADY_EXISTS of later drafts, which some servers of version 3 send.
         const ALREADY_EXISTS: StatusCode = StatusCode(11);
         matches!(self.code, StatusCode::FAILURE | ALREADY_EXISTS)
     }
 
-    /// Servers of the drafts before the second end behind the code, so that a message is optional.
+    /// Decodes a status. Servers of drafts before the second send only the code, so the message is optional.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
         let code = StatusCode(reader.u32()?);
         let message = reader.string().map(Printable::line).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Status {
 }
 
 impl fmt::Display for Status {
-    /// The server's words, or the code's meaning; both where the words are not merely the meaning.
+    /// Writes the code's meaning, and the server's words if they say more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let meaning = self.code.meaning();
         match self.has_own_words() {

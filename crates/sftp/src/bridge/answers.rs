@@ -48,14 +48,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// Joins what a READ brings, and asks for the rest: clients take what is short for the end, and a new session may take
-    /// smaller requests than the one before.
+    /// Joins the data for a READ, and asks for the rest: clients take short data for the end, and a new session may
+    /// allow only smaller requests.
     pub(super) fn read_more(&mut self, n: u64, answer: Packet, length: usize) -> Result<(), GiveUp> {
         let largest = self.limits.max_read as usize;
         let Some(data) = answer.data() else {
             let entry = self.entry(n);
             let read = std::mem::take(&mut entry.read);
-            // The server says now that this is where the file ends.
+            // The server says that the file ends here.
             let is_end = answer
                 .status()
                 .is_some_and(|status| status.code == StatusCode::EOF);
@@ -94,7 +94,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Gives a file or directory that was opened a handle of its own.
+    /// Gives an opened file or directory its own handle.
     pub(super) fn give_handle(&mut self, n: u64, answer: &Packet) -> Result<(), GiveUp> {
         let real = answer.handle()?;
         let mut given = BytesMut::from(HANDLE);
@@ -112,7 +112,7 @@ impl Bridge {
         let file = self.share(file);
         self.files.insert(given.clone(), file);
         if is_regular {
-            // Nobody waits for it. It leaves before the client can know the handle.
+            // No entry waits for this. It leaves before the client can know the handle.
             self.ask(Ask::Known(given.clone()), &Request::Fstat { handle: real });
         }
         let mut body = BytesMut::new();
@@ -128,7 +128,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns the file, and changes the other openings of it, which writes elsewhere affect.
+    /// Returns the file, and marks all openings of the same file as shared if one of them writes.
     pub(super) fn share(&mut self, mut new: File) -> File {
         let others = self.files.values_mut();
         let mut is_shared = false;
@@ -144,7 +144,7 @@ impl Bridge {
         new
     }
 
-    /// Passes on names that were not told yet; asks for more where all were.
+    /// Passes on the names that are new to the client; asks for more if none is.
     pub(super) fn list(&mut self, n: u64, answer: Packet) -> Result<(), GiveUp> {
         let Order::Known(Request::Readdir { handle }) = &self.entry(n).order else {
             return Ok(());
@@ -175,14 +175,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// A request has its answer.
+    /// Records the answer to a request.
     pub(super) fn settle(&mut self, n: u64, answer: Packet) {
         let index = (n - self.first) as usize;
         self.learn(n, &answer);
         self.queue[index].state = State::Answered(answer);
     }
 
-    /// Learns from an answer beyond its own request.
+    /// Learns from an answer what it says about files and paths.
     pub(super) fn learn(&mut self, n: u64, answer: &Packet) {
         let index = (n - self.first) as usize;
         let entry = &self.queue[index];
@@ -231,7 +231,7 @@ impl Bridge {
         }
     }
 
-    /// A change of names was made.
+    /// Handles a completed change of names.
     pub(super) fn note_done(&mut self, request: &Request, before: [Option<(Knowledge, u64)>; 2]) {
         const NEW: Knowledge = Knowledge::Present {
             sizes: None,
@@ -267,7 +267,7 @@ impl Bridge {
         }
     }
 
-    /// Marks files that were opened by a name which is taken away: they cannot be found by it.
+    /// Marks files whose name a request takes away: they can no longer be found by it.
     pub(super) fn take_name(&mut self, request: &Request) {
         let taken = match request {
             Request::Remove { path } | Request::Rmdir { path } => path,
@@ -279,7 +279,7 @@ impl Bridge {
         }
     }
 
-    /// Gives the client its answers, as far as they are there in its order; whether there were any.
+    /// Gives the client the answers that are next in its order; returns whether there were any.
     pub(super) fn tell(&mut self) -> bool {
         let before = self.answered;
         while let Some(Entry {
@@ -313,8 +313,8 @@ impl Bridge {
         self.answered > before
     }
 
-    /// Makes all that has no answer ready to be asked again. Behind a change that is asked again, those that were answered are as
-    /// well, in the client's order: the server has answered out of order, and the file would end up in another state.
+    /// Prepares all unanswered requests for repetition. If a change is repeated, all answered changes after it are
+    /// repeated in the client's order: the server answered out of order, and the file would end up in another state.
     pub(super) fn rewind(&mut self) {
         self.next = self.first;
         self.reads = 0;

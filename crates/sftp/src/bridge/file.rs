@@ -1,4 +1,4 @@
-//! A client's open file, and the means to recognise it.
+//! A client's open file, and the means to recognize it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,7 +12,7 @@ use crate::reply::Handle;
 use crate::request::OpenFlags;
 use trunkline_text::Printable;
 
-/// The most names of one directory that are kept, each in 32 bytes, so that none is told twice after a loss.
+/// The most names of a directory that are kept, each in 32 bytes, so that no name is repeated after a loss.
 const MOST_NAMES: usize = 200_000;
 
 /// An open file or directory.
@@ -21,15 +21,15 @@ pub(super) struct File {
     /// The server's handle in its present session.
     pub(super) handle: Option<Handle>,
     pub(super) kind: Kind,
-    /// The server's attributes when it was opened.
+    /// The server's attributes at the opening.
     pub(super) known: Option<FileAttributes>,
-    /// The client has asked for its end, and may not use it any more.
+    /// The client has asked to close it and may not use it any more.
     pub(super) is_closing: bool,
-    /// Something was read from it or written to it.
+    /// The client has read from it or written to it.
     pub(super) is_used: bool,
-    /// The reason why it cannot be used in the present session.
+    /// The reason why it is unusable in the present session.
     pub(super) dead: Option<GiveUp>,
-    /// Its name was taken away, or may have been, so that what has the name now is another file.
+    /// Its name may have been taken away, so the name may lead to another file.
     pub(super) has_lost_name: bool,
 }
 
@@ -41,21 +41,21 @@ pub(super) enum Kind {
 /// The state of a file's content.
 pub(super) struct Content {
     pub(super) flags: OpenFlags,
-    /// Something else that the client has open writes to it as well.
+    /// Another opening of the client's also writes to it.
     pub(super) is_shared: bool,
     /// The client has set its times, or may have.
     pub(super) sets_times: bool,
-    /// The file ends here or behind: acknowledged.
+    /// The file is at least this long, because the server acknowledged it.
     pub(super) least: u64,
-    /// It ends nowhere behind this, if its size at the start is known.
+    /// The file is at most this long, if its size at the start is known.
     pub(super) most: u64,
-    /// The place of the first write, and the one of the next if none leaves a gap.
+    /// The offset of the first write, and the end of the last one if there are no gaps.
     appended: Option<(u64, u64)>,
-    /// Writes were not one behind the other.
+    /// The writes did not follow each other without gaps.
     has_gaps: bool,
 }
 
-/// The names of a directory that were told, as hashes of 128 bits.
+/// The names of a directory that the client has got, as hashes of 128 bits.
 #[derive(Default)]
 pub(super) struct Names {
     told: HashSet<(u64, u64)>,
@@ -108,7 +108,7 @@ impl File {
         matches!(&self.kind, Kind::Regular(content) if content.flags.writes())
     }
 
-    /// The sizes between which it ends, if that is known.
+    /// Returns the sizes between which the file ends, if they are known.
     pub(super) fn sizes(&self) -> Option<(u64, u64)> {
         let Kind::Regular(content) = &self.kind else {
             return None;
@@ -164,7 +164,7 @@ impl File {
         }
     }
 
-    /// Whether what was opened again is the same file, as far as attributes tell.
+    /// Checks that a file opened again is the same, as far as attributes tell.
     pub(super) fn compare(&self, now: &FileAttributes) -> Result<(), &'static str> {
         let Kind::Regular(content) = &self.kind else {
             return Ok(());
@@ -216,7 +216,7 @@ impl File {
 }
 
 impl Content {
-    /// Stands in `least` for a file that the client may have cut.
+    /// The value of `least` for a file that the client may have truncated.
     const CUT: u64 = u64::MAX;
 
     pub(super) fn write_is_sent(&mut self, offset: u64, len: u64) {
@@ -243,7 +243,7 @@ impl Content {
         }
     }
 
-    /// Returns whether the offsets of an append are where its data went: servers differ in whether they look at them.
+    /// Returns whether an append's data went to the offsets in its writes, which some servers ignore.
     fn appends_where_told(&self, known: Option<&FileAttributes>) -> bool {
         let size = known.and_then(|known| known.size);
         match self.appended {
@@ -254,7 +254,7 @@ impl Content {
 }
 
 impl Names {
-    /// Returns whether a name was not told yet.
+    /// Returns whether a name is new to the client.
     pub(super) fn is_new(&mut self, name: &[u8]) -> bool {
         if self.told.len() >= MOST_NAMES {
             self.has_too_many = true;
@@ -290,12 +290,12 @@ impl OpenFlags {
         self.has(Self::CREATE) || self.has(Self::TRUNCATE)
     }
 
-    /// Without what makes or empties a file, for one that has just been made.
+    /// Removes the flags that make or empty a file, for one that has just been made.
     pub(super) fn without_making(self) -> Self {
         Self(self.0 & !(Self::CREATE.0 | Self::EXCLUSIVE.0 | Self::TRUNCATE.0))
     }
 
-    /// Without what makes or empties a file, and without APPEND: a write that is asked again must go where it went before.
+    /// Removes the flags that make or empty a file, and APPEND: a repeated write must go to the same place.
     fn for_reopening(self) -> Self {
         let write = if self.appends() { Self::WRITE.0 } else { 0 };
         Self(self.0 & (Self::READ.0 | Self::WRITE.0) | write)

@@ -1,4 +1,4 @@
-//! The packets of a client and a server.
+//! The packets from a client and a server.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
@@ -16,17 +16,17 @@ pub(super) struct Packet {
     pub(super) body: Data,
 }
 
-/// Cuts a stream of bytes into packets.
+/// Splits a stream of bytes into packets.
 #[derive(Default)]
 pub(super) struct Packets {
     inbox: Inbox,
     declared: Option<usize>,
 }
 
-/// A length that no packet has.
+/// An impossible length of a packet.
 pub(super) struct BadLength {
     pub(super) length: usize,
-    /// The bytes of the length, and the ones after it.
+    /// The bytes of the length, and the bytes after it.
     pub(super) start: Vec<u8>,
 }
 
@@ -64,19 +64,19 @@ impl Packets {
     }
 }
 
-/// A client's request. The handles in it are those that it was given.
+/// A client's request, with the client's handles.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// A write keeps its data in the slices in which it came.
+    /// A write, with its data in the slices in which it came.
     Write { handle: Handle, offset: u64, data: Data },
-    /// Anything else that this crate knows.
+    /// Any other request that this crate knows.
     Known(Request),
-    /// A packet that it does not know, or not in this form: the bytes behind the request's number.
+    /// An unknown or malformed packet: the bytes after the request's number.
     Other { kind: u8, body: Bytes },
 }
 
 impl Order {
-    /// Reads a request behind its number.
+    /// Decodes a request after its number.
     pub(super) fn decode(kind: u8, body: Data) -> Self {
         if kind == kind::WRITE
             && let Some(write) = decode_write(&body)
@@ -91,9 +91,9 @@ impl Order {
     }
 }
 
-/// A write, with its data in slices.
+/// Decodes a write, with its data in slices.
 fn decode_write(body: &Data) -> Option<Order> {
-    /// Lengths of handle and data, the longest handle, and the offset.
+    /// The lengths of handle and data, the longest handle, and the offset.
     const LONGEST_HEAD: usize = 4 + 256 + 8 + 4;
     let head = body.part(0, LONGEST_HEAD).into_bytes();
     let mut reader = Reader::new(head.clone());
@@ -109,13 +109,13 @@ fn decode_write(body: &Data) -> Option<Order> {
 }
 
 impl Packet {
-    /// A status of the bridge's own.
+    /// Makes a status of the bridge's own.
     pub(super) fn of_status(code: StatusCode, text: &str) -> Self {
         let mut body = BytesMut::new();
         body.put_u32(code.0);
         body.put_u32(text.len() as u32);
         body.put_slice(text.as_bytes());
-        // The language of the text: none.
+        // The text has no language.
         body.put_u32(0);
         Self {
             kind: kind::STATUS,
@@ -174,7 +174,7 @@ impl Packet {
         Ok(Handle(Bytes::copy_from_slice(&handle)))
     }
 
-    /// The data of a DATA packet; `None` if it is none, or is longer than its packet.
+    /// Returns the data of a DATA packet; `None` for another packet, or if the data is longer than the packet.
     pub(super) fn data(&self) -> Option<Data> {
         if self.kind != kind::DATA {
             return None;
@@ -195,7 +195,7 @@ impl Order {
         .flatten()
     }
 
-    /// Returns whether several answers of the server may make its answer.
+    /// Returns whether its answer may consist of several answers of the server.
     pub(super) fn brings_pieces(&self) -> bool {
         matches!(self, Self::Known(Request::Read { .. } | Request::Readdir { .. }))
     }
@@ -208,7 +208,7 @@ impl Order {
         matches!(self, Self::Known(Request::Read { .. }))
     }
 
-    /// Returns whether it changes a file in a way that may be asked again, or ends it.
+    /// Returns whether it changes or closes a file, and is harmless to repeat.
     pub(super) fn is_repeatable_change(&self) -> bool {
         match self {
             Self::Write { .. } => true,

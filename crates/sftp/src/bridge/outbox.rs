@@ -1,4 +1,4 @@
-//! Packets on their way out.
+//! Outgoing packets.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::data::Data;
 
-/// Below this data is copied behind its head: a piece of its own would cost more.
+/// The size below which data is copied after its head, because a separate piece would cost more.
 const COPIED: usize = 1024;
 
 /// Packets in pieces: heads that are written here, and data in the slices in which it came.
@@ -19,7 +19,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Returns the buffer in which heads are written.
+    /// Returns the buffer for heads.
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.heads
     }

@@ -13,7 +13,7 @@ use crate::request::Request;
 pub(super) enum Knowledge {
     Missing,
     Present {
-        /// Between which sizes it ends.
+        /// The sizes between which it ends.
         sizes: Option<(u64, u64)>,
         modified: Option<u32>,
     },
@@ -27,7 +27,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns whether a file with these attributes may be the one that is known.
+    /// Returns whether a file with these attributes may be the known one.
     pub(super) fn is(&self, attributes: &FileAttributes) -> bool {
         let Self::Present { sizes, modified } = self else {
             return false;
@@ -44,8 +44,8 @@ impl Knowledge {
     }
 }
 
-/// The latest statements of a server about paths, shared by all sessions of one account: some clients write a file in one
-/// session and rename it in another.
+/// The latest statements of a server about paths, shared by all sessions of one account, because some clients write a
+/// file in one session and rename it in another.
 #[derive(Debug, Clone, Default)]
 pub struct KnownPaths(Arc<Mutex<Paths>>);
 
@@ -55,17 +55,17 @@ impl KnownPaths {
     }
 }
 
-/// The paths of which something was said lately.
+/// The paths with recent statements.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     known: HashMap<Bytes, (Knowledge, u64)>,
     now: u64,
 }
 
-/// The most paths that are remembered, and the longest.
+/// The most paths that are remembered, and the longest path.
 const MOST: usize = 1024;
 const LONGEST: usize = 4096;
-/// An exclusive OPEN believes an answer of no more than so many answers ago.
+/// The number of answers after which an exclusive OPEN no longer trusts one.
 pub(super) const RECENT: u64 = 64;
 
 impl Paths {
@@ -82,14 +82,14 @@ impl Paths {
             return;
         }
         if self.known.len() >= MOST && !self.known.contains_key(path) {
-            // The older half.
+            // The older half goes.
             let middle = self.now.saturating_sub(MOST as u64 / 2);
             self.known.retain(|_, (_, at)| *at > middle);
         }
         self.known.insert(path.clone(), (knowledge, self.now));
     }
 
-    /// Forgets what a change of one path may have made false, however it is spelled.
+    /// Forgets all knowledge that a change of `changed` may have made false, however the path is spelled.
     pub(super) fn forget(&mut self, changed: &[u8]) {
         self.known.retain(|path, _| !overlap(path, changed));
     }
@@ -98,16 +98,16 @@ impl Paths {
 /// The effect of a request on names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// It is about what is open, or about nothing.
+    /// It concerns an open file, or no name at all.
     None,
     Looks,
-    /// It makes a name, or changes what it names, and may be asked twice.
+    /// It makes a name or changes its file, and is harmless to repeat.
     Sets,
-    /// It makes, moves or takes away a name, and must not be asked twice.
+    /// It makes, moves or takes away a name, and must not be repeated.
     Moves,
 }
 
-/// The paths that a request names, and what it does to them.
+/// Returns a request's effect, and the paths that it names.
 pub(super) fn effect(request: &Request) -> (Effect, [Option<&Bytes>; 2]) {
     match request {
         Request::Open { path, flags, .. } => {
@@ -137,7 +137,7 @@ pub(super) fn effect(request: &Request) -> (Effect, [Option<&Bytes>; 2]) {
     }
 }
 
-/// The path whose file a request takes away or cuts, if there is one.
+/// Returns the path whose file a request takes away or truncates.
 pub(super) fn victim(request: &Request) -> Option<&Bytes> {
     match request {
         Request::Open { path, flags, .. } if flags.truncates() => Some(path),
@@ -148,8 +148,8 @@ pub(super) fn victim(request: &Request) -> Option<&Bytes> {
     }
 }
 
-/// Returns whether a request has to wait for another one's answer: after a loss, looking could not tell what each of
-/// them has done.
+/// Returns whether a request has to wait for another one's answer, because the paths could not tell after a loss what
+/// each of them has done.
 pub(super) fn conflict(new: &Request, old: &Request) -> bool {
     let ((new, of_new), (old, of_old)) = (effect(new), effect(old));
     match (new, old) {
@@ -163,8 +163,7 @@ pub(super) fn conflict(new: &Request, old: &Request) -> bool {
         .any(|a| of_old.iter().flatten().any(|b| overlap(a, b)))
 }
 
-/// Returns whether two paths may lead through the same name. Only names are compared, since one path has many
-/// spellings.
+/// Returns whether two paths may lead through the same name. Compares only names, because one path has many spellings.
 pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     let names =
         |path| <[u8]>::split(path, |byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -175,7 +174,7 @@ pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     is_in(a, b) || is_in(b, a)
 }
 
-/// Returns whether two paths may be one file's, where one is spelled from elsewhere than the other.
+/// Returns whether two paths may lead to one file from different starting points.
 pub(super) fn may_be_same(a: &[u8], b: &[u8]) -> bool {
     let names =
         |path| <[u8]>::split(path, |byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -183,7 +182,7 @@ pub(super) fn may_be_same(a: &[u8], b: &[u8]) -> bool {
     has_dots(a) || has_dots(b) || names(a).rev().zip(names(b).rev()).all(|(a, b)| a == b)
 }
 
-/// A path after something was renamed that it leads through.
+/// Returns the path after the renaming of a part of it.
 pub(super) fn move_path(path: &Bytes, from: &[u8], to: &Bytes) -> Option<Bytes> {
     let rest = path.strip_prefix(from)?;
     match rest.first() {

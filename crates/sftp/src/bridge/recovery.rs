@@ -1,4 +1,4 @@
-//! The beginning of a new session: it finds out what the lost one has done, and opens the same files again.
+//! The start of a new session: it finds out what the lost one has done, and opens the same files again.
 
 use super::file::Kind;
 use super::incoming::{Order, Packet};
@@ -24,7 +24,7 @@ enum Fate {
 }
 
 impl Bridge {
-    /// Begins to find out what was done.
+    /// Begins to find out which requests were done.
     pub(super) fn look(&mut self, extensions: &Extensions) {
         self.phase = Phase::Looking;
         self.limits = Limits::default();
@@ -72,7 +72,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Takes the next step of a new session when all of the one before is answered.
+    /// Takes the next step of a new session once all questions of the last one are answered.
     pub(super) fn recover(&mut self) {
         while self.awaited == 0 {
             match self.phase {
@@ -119,7 +119,7 @@ impl Bridge {
         }
     }
 
-    /// Marks files that were opened by names which may or may not have been changed: they cannot be found by them.
+    /// Marks files whose name may have been changed: they can no longer be found by it.
     fn doubt_names(&mut self, n: u64) {
         let index = (n - self.first) as usize;
         let Order::Known(request) = &self.queue[index].order else {
@@ -136,7 +136,7 @@ impl Bridge {
         }
     }
 
-    /// Returns the fate of a request that was sent, judged by the findings since.
+    /// Returns the fate of a request that was sent, judged by the findings since then.
     fn fate(&self, n: u64) -> Fate {
         let entry = &self.queue[(n - self.first) as usize];
         let before = entry.before.map(|known| known.map(|(knowledge, _)| knowledge));
@@ -208,7 +208,7 @@ impl Bridge {
         }
     }
 
-    /// Opens again what was open.
+    /// Opens the client's files again.
     fn reopen(&mut self) {
         let given: Vec<Handle> = self.files.keys().cloned().collect();
         for given in given {
@@ -252,7 +252,7 @@ impl Bridge {
     }
 }
 
-/// Checks that what was opened again is what was open.
+/// Checks that a file opened again is the one that was open.
 fn same_as_before(file: &mut File, now: FileAttributes) -> Result<(), GiveUp> {
     file.compare(&now).map_err(|why| GiveUp::Changed {
         path: Printable::line(&file.path),

@@ -1,4 +1,4 @@
-//! [`Seen`]: what looking at a path brought.
+//! [`Seen`]: a finding about a path.
 
 use bytes::Bytes;
 
@@ -8,13 +8,13 @@ use crate::packet::{Reader, kind};
 use crate::reply::entries;
 use crate::status::StatusCode;
 
-/// The finding about a path.
+/// A finding about a path.
 pub(super) enum Seen {
     Missing,
     There(FileAttributes),
     /// The target of a symbolic link.
     Link(Bytes),
-    /// The server does not tell.
+    /// The server did not tell.
     Untold,
 }
 

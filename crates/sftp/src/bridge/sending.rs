@@ -34,8 +34,8 @@ impl Bridge {
         self.phase == Phase::Up || (self.phase == Phase::Greeting && self.sessions == 1 && self.is_asked)
     }
 
-    /// Returns whether a request has to wait for others that were sent before: if the connection were lost now, looking
-    /// could not tell what each of them did, or a READ that is asked again would find what was written behind it.
+    /// Returns whether a request has to wait for earlier ones. After a loss, it could otherwise be unclear what each of
+    /// them did, or a repeated READ would return data that was written after it.
     pub(super) fn has_to_wait(&self, n: u64) -> bool {
         let index = (n - self.first) as usize;
         let new = &self.queue[index].order;
@@ -53,7 +53,7 @@ impl Bridge {
         if let Request::Close { handle } = request
             && self.sessions > 1
         {
-            // The rest of what it brings may still have to be asked for.
+            // The rest of an earlier answer may still have to be requested.
             return sent.any(|old| old.order.brings_pieces() && old.order.handles().any(|of| of == handle));
         }
         match paths::effect(request).0 {
@@ -66,13 +66,13 @@ impl Bridge {
         }
     }
 
-    /// Returns whether a request is about an open file that a path may lead to.
+    /// Returns whether a request is about an open file to which `path` may lead.
     pub(super) fn is_about(&self, order: &Order, path: &Bytes) -> bool {
         let mut files = order.handles().filter_map(|handle| self.files.get(handle));
         files.any(|file| self.has_links || paths::may_be_same(path, &file.path))
     }
 
-    /// Returns whether the older of two requests reads what the newer one changes, or moves the end of.
+    /// Returns whether `old` reads data or an end of file that `new` changes.
     pub(super) fn is_read_before(&self, old: &Order, new: &Order) -> bool {
         let Order::Known(Request::Read { offset, .. }) = old else {
             return false;
@@ -101,7 +101,7 @@ impl Bridge {
         request.encode(number, self.to_server.buffer());
     }
 
-    /// A question that the new session waits for.
+    /// Asks a question for which the new session waits.
     pub(super) fn await_answer(&mut self, ask: Ask, request: &Request) {
         self.awaited += 1;
         self.ask(ask, request);
@@ -167,8 +167,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Answers a request without the server: an unknown handle fails, and closing a file that cannot be opened again and
-    /// was only read succeeds. Any other request for such a file ends the session.
+    /// Answers a request without the server: fails for an unknown handle, and succeeds for closing a file that was only
+    /// read and cannot be opened again. Any other request for such a file ends the session.
     pub(super) fn answer_without_server(&self, n: u64) -> Result<Option<Packet>, GiveUp> {
         let entry = &self.queue[(n - self.first) as usize];
         let mut dead = None;
@@ -187,7 +187,7 @@ impl Bridge {
         }
     }
 
-    /// Notes what a request will change.
+    /// Notes the changes that a request will make.
     pub(super) fn prepare(&mut self, n: u64) {
         let index = (n - self.first) as usize;
         let entry = &mut self.queue[index];
@@ -259,14 +259,14 @@ impl Bridge {
         }
     }
 
-    /// The server's handle for one of the client's.
+    /// Returns the server's handle for a client's.
     pub(super) fn real(&self, handle: &Handle) -> Handle {
         let file = self.files.get(handle).and_then(|file| file.handle.clone());
-        // One that the client has made up goes as it is: the server says what it thinks of it.
+        // A handle that the client has made up goes to the server, which judges it.
         file.unwrap_or_else(|| handle.clone())
     }
 
-    /// A request that is not known, whose first string, or the one behind an extension's name, may be a handle.
+    /// Replaces the client's handle, if it is the first string or the string after an extension's name.
     pub(super) fn with_real_handle(&self, body: &Bytes) -> Bytes {
         let mut reader = Reader::new(body.clone());
         for _ in 0..2 {
@@ -286,7 +286,7 @@ impl Bridge {
     }
 }
 
-/// Notes what a request is about to do to the name of an open file.
+/// Notes the effect of a request on an open file of that name.
 fn note(request: &Request, file: &mut File) {
     match request {
         Request::Setstat { attributes, .. } | Request::Lsetstat { attributes, .. } => {

@@ -23,7 +23,7 @@ fn ready() -> Client {
     client
 }
 
-/// The version of OpenSSH's sftp-server.
+/// Returns the version packet of OpenSSH's sftp-server.
 fn sftp_servers_version() -> Bytes {
     let mut body = BytesMut::from(&[0, 0, 0, 3][..]);
     for (name, version) in [
@@ -105,7 +105,7 @@ fn a_cancelled_open_leaves_no_handle_behind() {
     assert_eq!(client.poll_event(), None);
     assert_eq!(take_sent(&mut client)[4], kind::CLOSE);
 
-    // The same when the handle is here and was not looked at.
+    // The same, with a handle that has come but has not been polled.
     let id = open(&mut client);
     client
         .handle_bytes(reply(kind::HANDLE, id, b"\0\0\0\x01i"))

@@ -535,7 +535,7 @@ fn public_key_files_are_read_as_ssh_reads_them() {
     let mut keys = 0;
     for content in files {
         fs::write(&file, &content).unwrap();
-        // ssh-keygen reads this file with ssh's function for IdentityFile and CertificateFile.
+        // ssh-keygen reads this file as ssh reads IdentityFile and CertificateFile.
         let ssh = Command::new("ssh-keygen")
             .args(["-e", "-m", "RFC4716", "-f"])
             .arg(&file)
