@@ -140,7 +140,7 @@ pub struct Accepted {
     /// could exploit is forbidden: password and keyboard-interactive authentication, forwarding of agent, X11, ports or
     /// tunnels (ssh_config(5)).
     pub is_unverified: bool,
-    /// Whether the server's list of its keys may change the user's files (UpdateHostKeys).
+    /// The server's list of its keys may change the user's files (UpdateHostKeys).
     pub may_update: bool,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -157,7 +157,7 @@ pub struct Remember {
     pub names: Vec<String>,
     /// The key's blob.
     pub key: Bytes,
-    /// Whether to hash the names.
+    /// The names are hashed.
     pub hash: bool,
 }
 
@@ -204,8 +204,8 @@ pub enum Reply {
     Unclear,
 }
 
-/// How often a question is repeated after an unclear answer. ssh repeats it forever, even for a script that always
-/// gives the same wrong answer.
+/// The number of times that a question is repeated after an unclear answer. ssh repeats it forever, even for a script
+/// that always gives the same wrong answer.
 const MAX_ATTEMPTS: usize = 5;
 
 impl Question {

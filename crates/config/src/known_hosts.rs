@@ -274,7 +274,7 @@ pub enum Verdict {
     Trusted {
         /// The line with the key.
         at: Location,
-        /// Whether that line names the host without the port.
+        /// That line names the host without the port.
         without_port: bool,
     },
     /// Nothing is known of the host.
@@ -415,7 +415,7 @@ fn refusal<S: AsRef<str>>(
 pub struct KnownTypes {
     /// The types of plain keys, without repetition, in the files' order.
     pub plain: Vec<&'static str>,
-    /// Whether a certificate authority is trusted for the host.
+    /// A certificate authority is trusted for the host.
     pub cert_authority: bool,
 }
 

@@ -57,7 +57,7 @@ struct Inner {
     /// The question to the client it is made for, or what that client waits for.
     held_up: watch::Receiver<Option<HeldUp>>,
     maker: KnownClient,
-    /// Who answered for the maker when it began.
+    /// The one who answered for the maker when it began.
     answerer: Answerer,
     presence: Option<Arc<Presence>>,
     asking: Arc<Asking>,
@@ -68,7 +68,7 @@ struct Inner {
     abandoned: CancellationToken,
 }
 
-/// How long a question is open before other waiting clients are told of it.
+/// The time that a question is open before other waiting clients are told of it.
 pub(crate) const ASKED_LONG: Duration = Duration::from_secs(1);
 
 /// A displayed wait. Dropping it removes the display.

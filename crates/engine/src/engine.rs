@@ -116,7 +116,7 @@ impl Engine {
             ..settings.clone()
         };
         let apart = Self::with_parts(settings, memory.clone(), resolver.clone(), names.clone());
-        // Whoever records this engine's work records its copy's too.
+        // A caller who records this engine's work records its copy's too.
         if self.inner.audited.load(Ordering::Relaxed) {
             apart.mark_audited();
         }
@@ -418,7 +418,7 @@ impl Inner {
     }
 }
 
-/// How often the pools are swept.
+/// The interval at which the pools are swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Sweeps the pools for as long as the engine lives.
@@ -464,7 +464,7 @@ pub struct HostStatus {
     pub key: SharingKey,
     /// The resolved configuration.
     pub host: Arc<HostConfig>,
-    /// Whether its first connection is kept forever.
+    /// Its first connection is kept forever.
     pub pinned: bool,
     /// Sessions and tunnels that wait for a place on one of its connections.
     pub waiting: u64,

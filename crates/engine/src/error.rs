@@ -50,7 +50,7 @@ pub enum Error {
         host: String,
         /// The stage of the log-in; `None` when in use.
         during: Option<LogInStage>,
-        /// Whether it was reset instead of closed.
+        /// It was reset instead of closed.
         reset: bool,
     },
     /// There was no answer in time.
@@ -85,7 +85,7 @@ pub enum Error {
         host: String,
         /// The methods with which the server would have continued.
         allowed: Vec<String>,
-        /// Whether the last attempt succeeded, and the server also wants one of these.
+        /// The last attempt succeeded, and the server also wants one of these.
         partial: bool,
         /// The attempts and omissions, with reasons; may be empty.
         advice: String,
@@ -195,7 +195,7 @@ pub enum Error {
     /// The connection was lost while a command was running.
     #[error("{cause}; the command {execution}")]
     Lost {
-        /// Whether it may have run.
+        /// The command's execution, as far as it is known.
         execution: Execution,
         /// The reason of the loss.
         cause: Arc<Error>,

@@ -314,7 +314,7 @@ struct Shared {
     stop: CancellationToken,
     /// Cancelled to end all connections.
     abort: CancellationToken,
-    /// Whether stopping waits for the server's answer.
+    /// Stopping waits for the server's answer.
     waits: AtomicBool,
 }
 

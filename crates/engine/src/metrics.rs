@@ -66,9 +66,9 @@ impl Drop for Waiting<'_> {
 pub struct ConnectionMetrics {
     /// The round-trip time in nanoseconds; 0 if unknown.
     rtt: AtomicU64,
-    /// How many round trips were measured by answers that take the server no work.
+    /// The number of round trips that were measured by answers that take the server no work.
     rtt_measurements: AtomicU32,
-    /// When the server was last heard, in milliseconds of a clock that continues while the machine sleeps.
+    /// The time of the server's last bytes, in milliseconds of a clock that continues while the machine sleeps.
     heard: AtomicU64,
     /// Bytes sent through its socket.
     pub bytes_sent: Counter,
@@ -125,7 +125,7 @@ fn since_boot() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a session got its channel.
+/// The way in which a session got its channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Opening {
     /// It was opened ahead: the command was sent at once.

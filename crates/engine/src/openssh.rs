@@ -54,7 +54,7 @@ pub enum MasterState {
 pub struct MasterReport {
     /// Its process id.
     pub pid: u32,
-    /// When it began to listen.
+    /// The time at which it began to listen.
     pub since: Option<SystemTime>,
     /// The peer's address and port; the master of a proxy command has none.
     pub peer: Option<String>,

@@ -139,7 +139,7 @@ pub(crate) struct Pool {
     freed: Notify,
     /// The requests that wait for a place.
     queue: Queue,
-    /// Whether traffic keeps new sessions away from a lane.
+    /// True if traffic keeps new sessions away from a lane.
     apart: watch::Sender<bool>,
 }
 
@@ -156,8 +156,8 @@ struct State {
     ended: bool,
     /// The pool was asked to close, now or when it is no longer used.
     is_closing: bool,
-    /// Whether each use of the connections by another client than their makers has to be confirmed. Once one sharer
-    /// demands it, it holds for all of them.
+    /// Each use of the connections by a client other than their makers has to be confirmed. Once one sharer demands it,
+    /// it holds for all of them.
     confirms: bool,
     /// The clients that need no confirmation: the makers, and those that were allowed.
     allowed: Vec<KnownClient>,
@@ -182,7 +182,7 @@ struct Lane {
     holders: u32,
     /// It is logged in like a connection that existed before.
     is_like_another: bool,
-    /// How often the round trip was measured on purpose.
+    /// The number of deliberate measurements of the round trip.
     measured: usize,
 }
 
@@ -200,7 +200,7 @@ impl Lane {
     }
 }
 
-/// When the connections end.
+/// The condition under which the connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closing {
     Now,

@@ -68,7 +68,7 @@ pub struct Sftp {
 #[derive(Clone)]
 pub(crate) struct Reopen {
     open: Arc<dyn Fn() -> Opening + Send + Sync>,
-    /// Whether the lost session's server gave several open files one handle.
+    /// The lost session's server gave several open files one handle.
     shares_handles: Arc<AtomicBool>,
 }
 

@@ -797,7 +797,7 @@ const PINGS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The most connections made at once: half of what sshd's MaxStartups allows before it drops any.
 const LOGINS: usize = 4;
-/// How long a file for rsync takes at the rate of one session: longer than ssh and rsync take to start.
+/// The time of a file for rsync at the rate of one session: longer than ssh and rsync take to start.
 const RSYNC_SECONDS: f64 = 0.3;
 /// The initial number of bytes under way.
 const FIRST_UNDER_WAY: f64 = 64e3;

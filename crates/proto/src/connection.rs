@@ -100,13 +100,13 @@ enum EarlySession {
 #[derive(Debug, Clone, Copy)]
 struct EarlyCommand {
     channel: ChannelId,
-    /// When to check whether the server has ignored the command, set once the log-in has succeeded.
+    /// The time to check whether the server has ignored the command, set once the log-in has succeeded.
     due: Option<Instant>,
     asked: bool,
 }
 
-/// How long a server may take to answer a command of the early flight before it is sent a ping, whose answer would
-/// follow that of the command. sshd answers while it starts the command, so that hardly any command costs a ping.
+/// The time that a server may take to answer a command of the early flight before it is sent a ping, whose answer would
+/// follow that of the command. sshd answers while it starts the command, so hardly any command costs a ping.
 const EARLY_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An SSH client connection as a state machine without I/O.

@@ -8,18 +8,21 @@ use crate::channels::event::ChannelEvent;
 /// An event that the application has to know or decide about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The server proved that it owns this host key. Nothing else happens before [`Connection::accept_host_key`](crate::Connection::accept_host_key).
+    /// The server proved that it owns this host key. Nothing else happens before
+    /// [`Connection::accept_host_key`](crate::Connection::accept_host_key).
     HostKey(Bytes),
     /// The server waits for an authentication request.
     Authenticate(AuthTurn),
     /// The key of the last probe would be accepted.
     PublicKeyAccepted,
-    /// The password is right but must be changed: answer with [`Connection::authenticate_password`](crate::Connection::authenticate_password) and a new one.
+    /// The password is right but must be changed: answer with a new one and
+    /// [`Connection::authenticate_password`](crate::Connection::authenticate_password).
     PasswordExpired {
         /// The server's text.
         prompt: String,
     },
-    /// Questions of keyboard-interactive: answer with [`Connection::answer_questions`](crate::Connection::answer_questions), also when there are none.
+    /// Questions of keyboard-interactive: answer with
+    /// [`Connection::answer_questions`](crate::Connection::answer_questions), even if there are none.
     Questions {
         /// The title; may be empty.
         name: String,
@@ -57,6 +60,6 @@ pub struct AuthTurn {
 pub struct KeyboardPrompt {
     /// The text to show, safe for a terminal.
     pub text: String,
-    /// Whether the answer may be seen while it is typed.
+    /// The answer may be seen while it is typed.
     pub echo: bool,
 }

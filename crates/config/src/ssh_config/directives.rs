@@ -46,8 +46,8 @@ pub struct Row {
     pub keyword: &'static str,
     /// Its role in sharing a connection.
     pub role: Role,
-    /// Whether a master of ssh applies the value that it was started with to every session and forwarding: the mux
-    /// protocol (OpenSSH's PROTOCOL.mux) cannot transmit it, so that the value of the ssh that connects does not count.
+    /// A master of ssh applies the value that it was started with to every session and forwarding: the mux protocol
+    /// (OpenSSH's PROTOCOL.mux) cannot transmit it, so the value of the ssh that connects does not count.
     pub(super) is_fixed_by_master: bool,
     pub(super) only_ssh: Option<OnlySsh>,
 }
@@ -202,13 +202,13 @@ directives! {
         /// The caller's environment, if the user's commands take part in who is reached or trusted: `ProxyCommand`,
         /// `KnownHostsCommand`, and a `Match exec` in the files, whatever its result.
         commands: Option<CommandWorld>,
-        /// Whether `kex_algorithms` are ssh's defaults, so that nobody has chosen them.
+        /// `kex_algorithms` are ssh's defaults, so nobody has chosen them.
         kex_is_default: bool,
-        /// Whether known_hosts may decide which of `host_key_algorithms` come first.
+        /// Known_hosts may decide which of `host_key_algorithms` come first.
         ///
         /// ssh allows that if the user set no list, or one that begins with `+` or `-` (sshconnect2.c, `ssh_kex2`).
-        /// `ssh -G` only prints the resulting list, so that this is true for its default with some appended or left
-        /// out: a user's list in the default's order expresses no other preference, and cannot be distinguished.
+        /// `ssh -G` only prints the resulting list, so this is true for its default with some appended or left out: a
+        /// user's list in the default's order expresses no other preference, and cannot be distinguished.
         host_key_order_is_free: bool,
         /// ssh's messages on standard error while it reads the configuration, at any LogLevel: missing files of `-i`,
         /// an agent that cannot be forwarded, obsolete directives.
@@ -222,7 +222,7 @@ directives! {
         /// Lines for which a master of the system's ssh uses its own value, whatever the ssh that connects has. In one
         /// piece: each host has them, but few have such a master.
         fixed_by_master: Box<str>,
-        /// Whether a master of the system's ssh is shared instead of the engine's connections
+        /// A master of the system's ssh is shared instead of the engine's connections
         /// ([`through_ssh`](Self::through_ssh)).
         has_master: bool,
     }

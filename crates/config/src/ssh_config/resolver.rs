@@ -844,10 +844,10 @@ impl Drop for Run {
     }
 }
 
-/// How long to wait for a failed ssh's last messages.
+/// The wait for a failed ssh's last messages.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// How long to wait for messages that are already in the pipe.
+/// The wait for messages that are already in the pipe.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 fn keep(complaint: &mut Vec<u8>, chunk: &[u8]) {

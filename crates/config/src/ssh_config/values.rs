@@ -299,7 +299,7 @@ words! {
 /// `AddKeysToAgent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddKeysToAgent {
-    /// Whether keys are added at all.
+    /// Keys are added at all.
     pub add: bool,
     /// The user is asked before each is added.
     pub ask: bool,

@@ -60,7 +60,7 @@ pub(crate) struct Authentication<'a> {
     interactive_left: u32,
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
-    /// Who has answered questions.
+    /// The one who has answered questions.
     answered: Answerer,
     allowed: Vec<String>,
     /// The last attempt succeeded, and the server wants another method.

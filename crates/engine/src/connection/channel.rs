@@ -294,11 +294,11 @@ pub(crate) struct Port {
     pub(crate) replies: VecDeque<Waiter>,
     /// The time of its opening, or of a request in it, until the server has answered.
     pub(crate) asked: Option<RttProbe>,
-    /// Whether `started` waits for a command's confirmation, not only for the opening.
+    /// `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
     /// The length of its longest text above `SURE_TEXT`, until the server has answered.
     pub(crate) long_text: Option<usize>,
-    /// Whether its command gets SIGHUP when this side closes the channel.
+    /// Its command gets SIGHUP when this side closes the channel.
     pub(crate) hangs_up: bool,
     /// The request's name in a refusal.
     pub(crate) what: ServerRequest,

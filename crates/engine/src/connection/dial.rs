@@ -324,7 +324,7 @@ struct ProxyPipes {
     has_answered: bool,
 }
 
-/// How long a proxy command has to clean up before it gets a stronger signal.
+/// The time that a proxy command has to clean up before it gets a stronger signal.
 const CLEANING_UP: Duration = Duration::from_secs(10);
 
 impl Drop for ProxyPipes {

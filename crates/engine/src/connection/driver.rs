@@ -40,7 +40,7 @@ const READ_LARGE: usize = 256 * 1024;
 const READ_SMALL: usize = 8 * 1024;
 /// Room for the first read after a silence; one of sshd's answers to a command fits.
 const READ_FIRST: usize = 2 * 1024;
-/// How long a connection is silent before its buffers are released.
+/// The time that a connection is silent before its buffers are released.
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
 /// Data smaller than this is gathered before it is queued.
 const CRUMB: usize = 1024;
@@ -95,7 +95,7 @@ pub(crate) struct Driver {
     /// The ping whose answer is timed.
     pinged: Option<RttProbe>,
     last_activity: Instant,
-    /// When something last arrived from the server.
+    /// The time of the last bytes from the server.
     heard: Instant,
     released: bool,
     read_size: usize,
@@ -412,7 +412,7 @@ impl Driver {
         match handled {
             Ok(()) => Ok(true),
             Err(error) => {
-                // What came before the error still counts, for example an exit status before a DISCONNECT.
+                // Bytes before the error still count, for example an exit status before a DISCONNECT.
                 self.dispatch_events();
                 Err(self.protocol_error(cx, error))
             }

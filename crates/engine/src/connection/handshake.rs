@@ -679,7 +679,7 @@ async fn permit<'a>(semaphore: Option<&'a Semaphore>, queue: &Queue) -> Option<S
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
-    /// Whether a session was opened with the log-in. `None` if that was not tried, or something else interfered.
+    /// A session was opened with the log-in. `None` if that was not tried, or something else interfered.
     early_session: Option<bool>,
     answered: Answerer,
     method: &'static str,

@@ -104,8 +104,8 @@ impl Incoming {
         true
     }
 
-    /// Sets the handler for an address before the server is asked to listen; [`Self::granted`] or [`Self::forget`] must
-    /// follow. Waits for another pending request for the address, which the server may refuse.
+    /// Sets the handler for an address before the server is asked to listen; [`Self::note_granted`] or
+    /// [`Self::forget`] must follow. Waits for another pending request for the address, which the server may refuse.
     pub(crate) async fn ask_to_listen(&self, key: &ListenKey, handler: &Handler) -> bool {
         loop {
             let settled = self.settled.notified();

@@ -39,13 +39,13 @@ pub struct ConnectionInfo {
     pub mac: Option<&'static str>,
     /// The last line that the server sent before its identification, safe to display; or empty.
     pub greeting: String,
-    /// Whether payloads are compressed.
+    /// Payloads are compressed.
     pub compressed: bool,
     /// The ciphers that this connection could have had: the engine's own that the server accepts.
     pub server_ciphers: Vec<&'static str>,
-    /// Whether the server accepts compression.
+    /// The server accepts compression.
     pub server_compresses: bool,
-    /// When authentication succeeded.
+    /// The time of authentication.
     pub since: SystemTime,
     /// The time from the first byte to authentication.
     pub handshake: Duration,
@@ -65,7 +65,7 @@ pub struct ConnectionInfo {
     pub banner: Arc<str>,
     /// The first lines of the log of its making.
     pub log: Arc<[LogLine]>,
-    /// Who had to answer for its log-in, and would have to for another connection. Touching a key is a person's answer.
+    /// The one who answered for its log-in, and would for another connection. Touching a key is a person's answer.
     pub answered: Answerer,
     /// The client that it was made for.
     pub(crate) made_for: KnownClient,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a channel's place became free.
+/// The event that freed a channel's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The server never opened the channel.

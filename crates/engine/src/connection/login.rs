@@ -109,7 +109,7 @@ pub struct Agreement {
     pub cipher: &'static str,
     /// The MAC towards the server; `None` if the cipher authenticates by itself.
     pub mac: Option<&'static str>,
-    /// Whether payloads will be compressed.
+    /// Payloads will be compressed.
     pub compressed: bool,
 }
 

@@ -357,7 +357,7 @@ enum Exit {
     Never,
 }
 
-/// A start that is being awaited. If this is dropped before [`Self::ended`], the session is withdrawn, or its command
+/// A start that is being awaited. If this is dropped before [`Self::finish`], the session is withdrawn, or its command
 /// marked as possibly sent.
 pub(crate) struct Starting<'a> {
     command: &'a Command,

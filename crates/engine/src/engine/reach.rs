@@ -1,4 +1,4 @@
-//! How an engine reaches a host: resolves a request, finds its pool, and connects.
+//! The engine's way to a host: resolves a request, finds its pool, and connects.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -17,7 +17,7 @@ use crate::connection::splice::{Ahead, LocalStream, splice};
 use crate::engine::Host;
 use crate::error::{Error, Invalid};
 
-/// How long a SOCKS client may take to name its target.
+/// The time that a SOCKS client may take to name its target.
 pub(super) const GREETING_LIMIT: Duration = Duration::from_secs(30);
 /// The pause after a failed accept, which most likely lacked file descriptors: others may become free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

@@ -230,9 +230,9 @@ impl WriteQueue {
 
 pub(super) const FILE_NAME: &str = "hosts.sqlite3";
 
-/// How long a process waits for another's transaction; each takes milliseconds.
+/// The time that a process waits for another's transaction; each takes milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many timeouts in a row give up an update. A process that is ending waits for one only.
+/// The number of timeouts in a row that end an update. A process that is ending waits for one only.
 const PATIENCE: u32 = 6;
 
 /// The schema's history: entry `n` takes a file from `user_version` `n` to `n + 1`.

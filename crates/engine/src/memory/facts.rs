@@ -55,7 +55,7 @@ pub struct HostFacts {
     pub rtt: Option<Duration>,
     /// The results of tuning for this path, as JSON.
     pub tuning: Option<String>,
-    /// When the facts were last updated, kept to the millisecond.
+    /// The time of the facts' last update, kept to the millisecond.
     pub last_used: SystemTime,
 }
 

@@ -186,7 +186,7 @@ impl Lesson {
     }
 }
 
-/// How long a lesson is believed: a server's configuration may change, and another trial costs little.
+/// The time that a lesson is believed: a server's configuration may change, and another trial costs little.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The lessons about one server.

@@ -556,11 +556,11 @@ type Answer = BoxFuture<'static, Result<(), Error>>;
 /// The failures at a session's earlier places.
 #[derive(Debug, Default)]
 struct Misplaced {
-    /// How often the server refused a session or a command on a connection that had had another session.
+    /// The number of times that the server refused a session or a command on a connection that had had another session.
     refusals: u32,
     /// The server refused the first session on a connection.
     by_first_refusal: bool,
-    /// How often the server refused a command after a log-in that went ahead of its answers.
+    /// The number of times that the server refused a command after a log-in that went ahead of its answers.
     ahead: u32,
     /// A connection ended before the session was opened on it.
     by_loss: bool,

@@ -67,7 +67,7 @@ pub(crate) struct Tally {
     settled: u64,
 }
 
-/// How long a channel waits for its lane.
+/// The time that a channel waits for its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Until it opens or fails.
@@ -99,7 +99,7 @@ pub(crate) enum Loss {
     Other,
 }
 
-/// How many sessions the server allows on a connection during its life.
+/// The number of sessions that the server allows on a connection during its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     /// A second session has not been tried, and nothing suggests that it would fail.
@@ -163,7 +163,7 @@ struct Lane {
     /// Logged in.
     ready: bool,
     ready_at: Option<Instant>,
-    /// Who had to answer prompts during the log-in.
+    /// The one who had to answer prompts during the log-in.
     answered: Answerer,
     /// The server has opened a channel on it.
     used: bool,
@@ -190,34 +190,34 @@ struct Lane {
 struct Full {
     /// The number of other sessions that were open at the time.
     at: u32,
-    /// When it began to refuse even the only session.
+    /// The time at which it began to refuse even the only session.
     since: Instant,
-    /// When another session may be requested even if none has ended.
+    /// The time at which another session may be requested even if none has ended.
     until: Instant,
     tries: u32,
 }
 
 impl Full {
     const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    /// How long a lane that has had sessions may refuse its only one before the refusal is final.
+    /// The time that a lane that has had sessions may refuse its only one before the refusal is final.
     const PATIENCE: Duration = Duration::from_secs(10);
 }
 
 /// Bits per second from which the streams on a connection count as filling it: a core limits sshd then, so that one
 /// server process each carries more. On slower paths, commands gain nothing from another connection.
 const SIDE_BY_SIDE_ABOVE: u64 = 400_000_000;
-/// How long after such streams sessions that come together are expected to be streams too. The lanes this adds last as
-/// long, at an idle time of ten minutes.
+/// The time after such streams in which sessions that come together are expected to be streams too. The lanes this adds
+/// last as long, at an idle time of ten minutes.
 const SIDE_BY_SIDE_FOR: Duration = Duration::from_secs(60);
 /// The number of lanes that such streams are spread over. Eight downloads at once on two cores, which sshd, the
 /// commands and this side share, moved 830, 910, 845 and 808 MiB/s through 1, 2, 4 and 8 lanes, and 707 by an ssh each
 /// (medians of five alternating rounds, loopback). A server with more cores gains one with each lane.
 const SIDE_BY_SIDE: usize = 4;
 
-/// How long the first session on a shared connection delays others that would need more connections if it failed.
+/// The time that the first session on a shared connection delays others that would need more connections if it failed.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// How long a further log-in delays work that could go elsewhere.
+/// The time that a further log-in delays work that could go elsewhere.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The pause after a refused log-in before a further one is tried.
@@ -382,7 +382,7 @@ pub(crate) struct Policy {
     idle_timeout: Option<Duration>,
 }
 
-/// How long a number of simultaneous sessions counts as demand.
+/// The time that a number of simultaneous sessions counts as demand.
 const DEMAND_WINDOW: Duration = Duration::from_secs(10);
 
 impl Policy {
@@ -883,7 +883,7 @@ impl Policy {
         })
     }
 
-    // What became of requests.
+    // The outcome of requests.
 
     /// Notes that the session that a first lane was made for has been requested.
     pub(crate) fn first_asked(&mut self, lane: LaneId) {

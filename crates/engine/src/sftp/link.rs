@@ -41,14 +41,14 @@ pub(crate) struct Link {
 /// The known peculiarities of a server, and the place for new ones.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// Whether its SYMLINK takes the link's path first.
+    /// True if its SYMLINK takes the link's path first.
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
     /// It gave several open files one handle.
     pub(crate) shares_handles: Arc<AtomicBool>,
     /// Host memory, if there is one.
     pub(crate) learner: Option<Learner>,
-    /// How long a server may owe an answer while its connection lives, if limited. After that the session is dead, and
-    /// the next one on the connection may be too (proftpd's, in a copy from a host to itself).
+    /// The time that a server may owe an answer while its connection lives, if limited. After that the session is dead,
+    /// and the next one on the connection may be too (proftpd's, in a copy from a host to itself).
     pub(crate) silence: Option<Duration>,
     /// The budget for the names of its listings, shared with others.
     pub(crate) names: NameBudget,
@@ -100,7 +100,7 @@ struct State {
     is_left: bool,
     /// Makes the connection's end wait for the session.
     leaving: Option<TaskTrackerToken>,
-    /// When the server last sent something, or got its first request after it had answered all.
+    /// The time at which the server last sent something, or got its first request after it had answered all.
     heard: Instant,
     /// The error that ended the session.
     ended: Option<Error>,
@@ -325,8 +325,8 @@ impl Link {
     }
 }
 
-/// How long a server may take to close and remove the leftovers of a stopped operation. sftp-server ends at the end of
-/// its input, even if it has unhandled requests.
+/// The time that a server may take to close and remove the leftovers of a stopped operation. sftp-server ends at the
+/// end of its input, even if it has unhandled requests.
 const LEAVING: Duration = Duration::from_secs(3);
 
 impl Drop for Link {
@@ -808,7 +808,7 @@ impl Transport for Channel {
 #[derive(Default)]
 struct Words(Vec<u8>);
 
-/// How many bytes of it are kept.
+/// The number of its bytes that are kept.
 const WORDS: usize = 512;
 
 impl Words {
@@ -838,7 +838,7 @@ pub(crate) struct Streams<R, W> {
 /// The size of one read from a stream.
 const READ: usize = 256 * 1024;
 
-/// How long to wait for the reason when a stream takes nothing more: the other end is gone.
+/// The wait for the reason when a stream takes nothing more: the other end is gone.
 const WHY: Duration = Duration::from_secs(1);
 
 impl<R, W> Transport for Streams<R, W>

@@ -37,7 +37,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Whether a session's program (exec, shell, subsystem) may have started on the server.
+/// The start of a session's program (exec, shell, subsystem) on the server, as far as this side knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Started {
     /// It was not requested, the request was not sent, or the server refused it.

@@ -38,9 +38,9 @@ pub enum ChannelEvent {
     /// The answer to a request that wanted one.
     Reply {
         id: ChannelId,
-        /// Whether it was granted.
+        /// The server granted it.
         success: bool,
-        /// Whether it answers the exec, shell or subsystem request.
+        /// It answers the exec, shell or subsystem request.
         started: bool,
     },
     /// `exit-status` (RFC 4254 section 6.10).
@@ -54,7 +54,7 @@ pub enum ChannelEvent {
         id: ChannelId,
         /// Signal name without "SIG".
         signal: String,
-        /// Whether it dumped core.
+        /// It dumped core.
         core_dumped: bool,
         /// The server's text.
         message: Printable,
@@ -70,7 +70,7 @@ pub enum ChannelEvent {
     /// The answer to a global request.
     GlobalReply {
         id: GlobalRequestId,
-        /// Whether it was granted.
+        /// The server granted it.
         success: bool,
         /// The answer's body.
         data: Bytes,

@@ -59,7 +59,7 @@ pub enum ChannelRequest {
     Other {
         /// The request's name.
         name: String,
-        /// Whether the server should answer.
+        /// The server should answer.
         wants_reply: bool,
         /// The rest of the message.
         body: Bytes,

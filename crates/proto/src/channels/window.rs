@@ -23,8 +23,8 @@ pub(crate) const INITIAL_WINDOW: u32 = 2 * 1024 * 1024;
 /// The largest window. sshd stops reading from a command when its own buffer towards us holds 16 MiB (CHAN_INPUT_MAX in
 /// channels.c), so that more would not be used and a byte less is safe.
 pub(crate) const MAX_WINDOW: u32 = 15 * 1024 * 1024;
-/// How many returns of credit, two windows' worth of data, a window must be more than twice too large before it
-/// shrinks: a mere pause of the reader does not cost a long path its window.
+/// The number of returns of credit, two windows' worth of data, for which a window must be more than twice too large
+/// before it shrinks: a mere pause of the reader does not cost a long path its window.
 const SHRINK_AFTER: u8 = 8;
 
 /// The bytes by which all windows of a process together may exceed their first size. A server can make this side hold
@@ -90,7 +90,7 @@ impl RoundTrip {
     /// then a path that has become longer is known, and one slow answer after a long silence changes nothing.
     const INTERVAL: Duration = Duration::from_secs(10);
     const MEASUREMENTS: u32 = 16;
-    /// How many equally long answers are not a coincidence.
+    /// The number of equally long answers that are not a coincidence.
     const ENOUGH: u32 = 4;
 
     pub(crate) fn assume(&mut self, time: Duration) {

@@ -146,8 +146,8 @@ pub struct Negotiated {
     pub outgoing: Direction,
     /// Server to client.
     pub incoming: Direction,
-    /// Whether both sides list the same kex and host key algorithms first: only then is a guessed first key exchange
-    /// packet right (RFC 4253 section 7).
+    /// Both sides list the same kex and host key algorithms first: only then is a guessed first key exchange packet
+    /// right (RFC 4253 section 7).
     pub(crate) guess_right: bool,
     /// The server supports strict key exchange.
     pub(crate) strict: bool,

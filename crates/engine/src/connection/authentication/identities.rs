@@ -136,7 +136,7 @@ pub(crate) struct Identities {
     unreadable: VecDeque<Unreadable>,
     agent: Option<Agent>,
     bound: bool,
-    /// Who has given a passphrase that the next log-in will need again.
+    /// The one who has given a passphrase that the next log-in will need again.
     pub(crate) answered: Answerer,
     /// The agent seems to ask for signatures: it refused one, or took its time.
     pub(crate) agent_asks: bool,
@@ -157,7 +157,7 @@ struct Unreadable {
     text: String,
 }
 
-/// Whether there are keys that only ssh signs with, by who named them.
+/// The sources of the keys with which only ssh signs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OnlySsh {
     /// Among the files that the configuration names.

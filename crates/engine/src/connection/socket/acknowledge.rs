@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// How many received bytes end a connection's youth: some five times what sshd sends before the first command's output.
+/// The received bytes that end a connection's youth: some five times what sshd sends before the first command's output.
 const YOUNG: usize = 16 * 1024;
 
 /// A TCP connection that acknowledges at once; see the module.

@@ -183,7 +183,7 @@ impl AsyncWrite for Gathering {
 /// Decides when data is gathered, and for how long. Takes the time as an argument.
 #[derive(Debug)]
 struct Rhythm {
-    /// When the server was last sent a request, or waited for credit.
+    /// The time at which the server was last sent a request, or waited for credit.
     asked: Option<Instant>,
     /// The bytes received since `since`.
     received: u64,

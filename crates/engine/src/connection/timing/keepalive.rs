@@ -78,8 +78,8 @@ enum Step {
 /// Practically for ever: a program may set Duration::MAX, which cannot be added to a time.
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
-/// How many halves of `probe_limit` a server that owes an answer may stay silent, after the first. The total is that of
-/// a copy.
+/// The number of further halves of `probe_limit` that a server may owe an answer in silence. The total is that of a
+/// copy.
 const QUESTIONS: u32 = 3;
 
 impl Watch {
