@@ -503,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Whatever is read, the engine starts and works with it.
+    /// The engine starts and works with every value that is accepted.
     #[test]
     fn numbers_that_nothing_could_count_with_are_errors() {
         for setting in Settings::default().all() {

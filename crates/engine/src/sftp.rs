@@ -431,7 +431,7 @@ impl Sftp {
             .await
     }
 
-    /// As [`Self::realpath`], with `~` and `~user` expanded (expand-path@openssh.com).
+    /// Like [`Self::realpath`], with `~` and `~user` expanded (expand-path@openssh.com).
     pub async fn expand_path(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);
         self.path("looking up", &path, Request::ExpandPath { path: path.clone() })

@@ -399,7 +399,7 @@ impl Channels {
         self.events.pop_front()
     }
 
-    /// The next message to seal.
+    /// Returns the next message to seal.
     pub fn next_message(&mut self) -> Option<Outgoing> {
         loop {
             if let Some(control) = self.control.pop() {

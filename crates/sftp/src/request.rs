@@ -71,11 +71,11 @@ pub enum Request {
         /// At most [`Limits::max_write`](crate::Limits::max_write) bytes, which are not copied from 1 KiB on.
         data: Bytes,
     },
-    /// Returns attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Reads attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
     Lstat { path: Bytes },
-    /// Returns attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Reads attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
     Stat { path: Bytes },
-    /// Returns attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
+    /// Reads attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
     Fstat {
         /// An open file.
         handle: Handle,

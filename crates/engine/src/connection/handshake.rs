@@ -439,7 +439,7 @@ fn is_another_server(before: Option<&str>, now: Option<&str>) -> bool {
 }
 
 impl Failed {
-    /// Before the server was reached.
+    /// Makes a failure before the server was reached.
     fn before_questions(error: Error, ops: queue::Receiver<Op>) -> Self {
         Self {
             error,
@@ -449,7 +449,7 @@ impl Failed {
         }
     }
 
-    /// After the server was reached.
+    /// Makes a failure after the server was reached.
     fn logging_in(error: Error, ahead: bool, driver: Box<Driver>) -> Self {
         let greeting = driver.proto.greeting().clone();
         let untold = match driver.is_touched() {

@@ -339,7 +339,7 @@ impl Host {
         self.pool().most_together(self.caller.answerer())
     }
 
-    /// The time for which a copy that has lost its connections tries to reach the host again.
+    /// Returns the time for which a copy that has lost its connections tries to reach the host again.
     pub(crate) fn copy_resume_for(&self) -> Duration {
         self.pool().copy_resume_for()
     }

@@ -22,7 +22,7 @@ pub(super) fn peer(pid: u32) -> Option<String> {
     })
 }
 
-/// proc(5), /proc/net/tcp: number, local and remote address, state (1 is established), …, the inode tenth.
+/// Parses proc(5), /proc/net/tcp: number, local and remote address, state (1 is established), …, the inode tenth.
 fn peer_in(line: &str, inodes: &[String]) -> Option<String> {
     let mut words = line.split_ascii_whitespace();
     let remote = words.nth(2)?;
@@ -67,7 +67,7 @@ pub(super) fn clients(path: &Path) -> Option<usize> {
     Some(connected)
 }
 
-/// proc(5), /proc/net/unix: number, references, protocol, flags, type, state (3 is connected), inode, path.
+/// Parses proc(5), /proc/net/unix: number, references, protocol, flags, type, state (3 is connected), inode, path.
 fn is_connected(line: &[u8], path: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let connected = words.nth(5) == Some(b"03");

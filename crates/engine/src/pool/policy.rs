@@ -386,7 +386,7 @@ pub(crate) struct Policy {
 const DEMAND_WINDOW: Duration = Duration::from_secs(10);
 
 impl Policy {
-    /// `session_limit` is from host memory. Without an `idle_timeout`, the first connection is kept forever.
+    /// Makes a policy with host memory's `session_limit`. Without an `idle_timeout`, the first connection is permanent.
     pub(crate) fn new(
         settings: Settings,
         session_limit: Option<u32>,

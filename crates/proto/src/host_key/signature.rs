@@ -273,7 +273,7 @@ impl Curve {
     }
 }
 
-/// RFC 8332 section 3.
+/// Verifies as in RFC 8332 section 3.
 fn verify_rsa(
     algorithm: Algorithm,
     e: &[u8],
@@ -292,7 +292,7 @@ fn verify_rsa(
         .map_err(|_| SignatureError::BadSignature)
 }
 
-/// RFC 8709 section 6.
+/// Verifies as in RFC 8709 section 6.
 fn verify_ed25519(key: &[u8], signature: &[u8], data: &[u8]) -> Result<(), SignatureError> {
     UnparsedPublicKey::new(&algorithms::ED25519, key)
         .verify(data, signature)
