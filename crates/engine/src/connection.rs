@@ -117,7 +117,7 @@ impl Connection {
         };
         let abandoned = inner.abandoned.clone();
         let counters = metrics;
-        // In a box, which goes when it has led to a connection: each call that it is given to has room for it, too.
+        // Boxed, and dropped once connected: each call that takes it would otherwise reserve its room.
         let handshake = Box::new(handshake);
         tokio::spawn(async move {
             let host = handshake.host.clone();
@@ -133,7 +133,7 @@ impl Connection {
             )
             .await;
             life.log_end(info.get(), &counters, &end);
-            // First: those who are told of the end, or refused from then on, read the reason here.
+            // Set first, because whatever learns of the end from here on reads the reason.
             state_tx.send_replace(State::Ended(end.clone()));
             untold.tell(&end);
             incoming.clear();

@@ -130,7 +130,7 @@ pub(crate) async fn run(
             Ok(Established { mut driver, updates }) => {
                 engine_metrics.handshake("ok", begun.elapsed());
                 state.send_replace(State::Ready);
-                // Its log-in, with keys and interaction, is over: thousands of idle connections need not carry theirs.
+                // The log-in's keys and interaction are no longer needed, and idle connections may number thousands.
                 let learner = handshake.learner();
                 drop(handshake);
                 let end = tokio::select! {
