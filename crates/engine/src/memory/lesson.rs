@@ -212,6 +212,7 @@ impl Lessons {
         self.0.remove(&lesson);
     }
 
+    /// Returns whether a lesson was learnt.
     #[must_use]
     /// Returns whether a lesson was learnt.
     pub fn has(&self, lesson: Lesson) -> bool {
