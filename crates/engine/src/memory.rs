@@ -84,8 +84,7 @@ impl Memory {
     ///
     /// Never fails. A corrupt file is moved aside and replaced. If no file can be kept (a read-only directory, a file
     /// from a newer version), the memory lasts as long as the process. Each case gives one warning. In a forked child
-    /// of a process with such a memory, it lasts as long as the child, and does not know its parent's.
-    /// knows nothing of its parent's.
+    /// of a process with such a memory, it lasts as long as the child, and does not know the parent's facts.
     #[must_use]
     pub fn open(directory: &Path) -> Self {
         if !disk::is_usable_here() {

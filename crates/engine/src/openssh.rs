@@ -175,7 +175,6 @@ impl Master {
 ///
 /// # Errors
 /// There is no ssh.
-/// There is no ssh.
 pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error> {
     let mut command = ssh(&request.world)?;
     command.args(options).args(&request.ssh_args);

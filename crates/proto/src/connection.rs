@@ -33,20 +33,20 @@ pub struct Config {
     pub preferences: Preferences,
     /// The limits after which keys are exchanged again.
     pub rekey_limit: RekeyLimit,
-    /// Send KEXINIT together with the identification (RFC 4253 section 4.2 allows it), not after the server's.
+    /// KEXINIT is sent together with the identification (RFC 4253 section 4.2 allows it), not after the server's.
     pub early_kexinit: bool,
     /// The first packet of the preferred key exchange method, sent as a guess after an early KEXINIT.
     pub guess: Option<Ephemeral>,
     /// The first packet of the method that will most likely be agreed on. It is made ahead of time, because some
     /// methods take milliseconds, but not sent as a guess.
     pub prepared: Option<Ephemeral>,
-    /// Send what needs no answer without waiting, if the server is OpenSSH's sshd.
+    /// Messages that need no answer are sent without waiting, if the server is OpenSSH's sshd.
     pub early_flights: bool,
     /// This server was seen to be sshd: its identification needs no further evidence (see [`Connection::is_sshd`]).
     pub known_sshd: bool,
-    /// Send the first authentication request directly after the service request, whatever the server calls itself.
+    /// The first authentication request directly follows the service request, whatever the server calls itself.
     pub early_log_in: bool,
-    /// Send up to 64 KiB of a session's input directly after its start, if the server is sshd.
+    /// Up to 64 KiB of a session's input directly follow its start, if the server is sshd.
     pub early_stdin: bool,
     /// The budget from which receive windows grow, shared by the connections of a process.
     pub window_budget: Arc<WindowBudget>,
