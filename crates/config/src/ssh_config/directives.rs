@@ -238,7 +238,7 @@ directives! {
     address_family: AddressFamily = "addressfamily" => f.word(k, AddressFamily::parse, AddressFamily::Any);
     /// `BindAddress`.
     bind_address: Option<String> = "bindaddress" => f.name(k);
-    /// `ConnectTimeout`; `None` for the system's own.
+    /// `BindInterface`.
     bind_interface: Option<String> = "bindinterface" => f.name(k);
     /// `ConnectTimeout`; `None` for the system's own.
     connect_timeout: Option<Duration> = "connecttimeout" => f.seconds(k), own;

@@ -503,6 +503,7 @@ impl Policy {
 
     // Demand.
 
+    /// Notes how many bytes a lane has carried so far.
     pub(crate) fn traffic(&mut self, lane: LaneId, bytes: u64, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.sample(bytes, now, &self.settings);
