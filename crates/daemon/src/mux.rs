@@ -273,25 +273,30 @@ impl Sockets {
         }
         if !state.stands() {
             state.listening = None;
-            if self.stop.request().is_some() {
-                return Err(Error::Closed {
-                    host: host.original_host.clone(),
-                    why: "the daemon is ending".into(),
-                });
-            }
-            if path.parent() == Some(&self.directory) {
-                make_private(&self.directory).map_err(unusable_directory)?;
-            }
-            let (listener, listening) = bind(path)?;
-            let accepting = self
-                .clone()
-                .accept(socket.clone(), listener, listening.stop.clone());
-            tokio::spawn(accepting);
-            state.listening = Some(listening);
+            state.listening = Some(self.listen(&socket, host)?);
         }
         state.expect(client, request, host);
         drop(state);
         Ok(socket)
+    }
+
+    /// Listens at a socket's path, and serves who comes.
+    fn listen(self: &Arc<Self>, socket: &Arc<Socket>, host: &HostConfig) -> Result<Listening, Error> {
+        if self.stop.request().is_some() {
+            return Err(Error::Closed {
+                host: host.original_host.clone(),
+                why: "the daemon is ending".into(),
+            });
+        }
+        if socket.path.parent() == Some(&self.directory) {
+            make_private(&self.directory).map_err(unusable_directory)?;
+        }
+        let (listener, listening) = bind(&socket.path)?;
+        let accepting = self
+            .clone()
+            .accept(socket.clone(), listener, listening.stop.clone());
+        tokio::spawn(accepting);
+        Ok(listening)
     }
 
     /// Returns true if there are connections that clients with this key may use.

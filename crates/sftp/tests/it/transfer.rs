@@ -109,40 +109,16 @@ fn download_retiring(
             }
         }
         most_held = most_held.max(held);
-        let next = sessions
-            .iter()
-            .zip(&workers)
-            .filter(|(_, worker)| worker.is_some())
-            .filter_map(|(session, _)| session.next_time())
-            .min();
         // What was taken may have made room.
         if news | download.wants_all_driven() {
             due.fill(true);
             continue;
         }
-        let Some(next) = next else { break };
-        now = next;
-        assert!(now < start + LONG, "the download does not end");
-        for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
-            let Some(worker) = *slot else { continue };
-            let before = session.bytes_received();
-            match session.advance(now) {
-                Some(answers) => {
-                    *due |= session.bytes_received() > before;
-                    for (id, outcome) in answers {
-                        meanwhile(session.requests());
-                        assert_eq!(
-                            download.handle_reply(worker, &mut session.client, id, outcome, now),
-                            None
-                        );
-                    }
-                }
-                None => {
-                    download.lose_worker(worker);
-                    *slot = None;
-                }
-            }
+        match advance(&mut download, sessions, &mut workers, &mut due, &mut meanwhile) {
+            Some(next) => now = next,
+            None => break,
         }
+        assert!(now < start + LONG, "the download does not end");
     }
     let end = end.unwrap_or_else(|| panic!("the download stopped with {:?} done", download.ranges()));
     for (session, worker) in sessions.iter().zip(&workers) {
@@ -165,6 +141,40 @@ fn download_retiring(
         most_held,
         download,
     }
+}
+
+/// Goes on to the next moment at which something comes, and returns it. The workers on whose sessions it comes are `due`;
+/// one whose session has ended is lost. `meanwhile` is called before each answer.
+fn advance<P: Striped>(
+    plan: &mut P,
+    sessions: &mut [Session],
+    workers: &mut [Option<WorkerId>],
+    due: &mut [bool],
+    meanwhile: &mut impl FnMut(u64),
+) -> Option<Instant> {
+    let alive = sessions
+        .iter()
+        .zip(&*workers)
+        .filter(|(_, worker)| worker.is_some());
+    let now = alive.filter_map(|(session, _)| session.next_time()).min()?;
+    for ((session, slot), due) in sessions.iter_mut().zip(workers).zip(due) {
+        let Some(worker) = *slot else { continue };
+        let before = session.bytes_received();
+        let Some(answers) = session.advance(now) else {
+            plan.lose_worker(worker);
+            *slot = None;
+            continue;
+        };
+        *due |= session.bytes_received() > before;
+        for (id, outcome) in answers {
+            meanwhile(session.requests());
+            assert_eq!(
+                plan.handle_reply(worker, &mut session.client, id, outcome, now),
+                None
+            );
+        }
+    }
+    Some(now)
 }
 
 /// A disk whose only file, `f`, has this content.
@@ -1165,34 +1175,11 @@ fn upload_retiring(
             due.fill(true);
             continue;
         }
-        let next = sessions
-            .iter()
-            .zip(&workers)
-            .filter(|(_, worker)| worker.is_some())
-            .filter_map(|(session, _)| session.next_time())
-            .min();
-        let Some(next) = next else { break };
-        now = next;
-        assert!(now < start + LONG, "the upload does not end");
-        for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
-            let Some(worker) = *slot else { continue };
-            let before = session.bytes_received();
-            match session.advance(now) {
-                Some(answers) => {
-                    *due |= session.bytes_received() > before;
-                    for (id, outcome) in answers {
-                        assert_eq!(
-                            upload.handle_reply(worker, &mut session.client, id, outcome, now),
-                            None
-                        );
-                    }
-                }
-                None => {
-                    upload.lose_worker(worker);
-                    *slot = None;
-                }
-            }
+        match advance(&mut upload, sessions, &mut workers, &mut due, &mut |_| {}) {
+            Some(next) => now = next,
+            None => break,
         }
+        assert!(now < start + LONG, "the upload does not end");
     }
     for (session, worker) in sessions.iter().zip(&workers) {
         session.check();
