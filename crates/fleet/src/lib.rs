@@ -11,6 +11,7 @@ pub mod input;
 pub mod intents;
 pub mod metrics;
 pub mod order;
+pub mod report;
 pub mod running;
 pub mod signed;
 pub mod state;

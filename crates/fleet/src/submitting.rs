@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use crate::bucket::{Access, Bucket, BucketError, decode, standing};
 use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
+use crate::report::JobReport;
 use crate::running::Stream;
 use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
-use crate::watching::report::JobReport;
 
 /// The time that announced output may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);

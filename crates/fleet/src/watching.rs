@@ -1,6 +1,5 @@
 //! For those who look at a fleet: what stands in its bucket, put together, and what has changed since it was told last.
 
-pub mod report;
 mod view;
 
 use std::pin::Pin;
@@ -10,10 +9,10 @@ use async_nats::connection::State;
 use async_nats::jetstream::kv;
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
-use report::FleetUpdate;
 use tokio::sync::mpsc;
 
 use crate::bucket::{Bucket, BucketError, is_all};
+use crate::report::FleetUpdate;
 use crate::running::now as boottime;
 use crate::state::{JobId, Time};
 use crate::submitting;

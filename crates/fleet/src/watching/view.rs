@@ -5,7 +5,7 @@ mod streams;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use super::report::{
+use crate::report::{
     FleetReport, FleetUpdate, IN_A_PART, JobReport, MoveReason, MoveReport, NodeReport, NodeState, ZoneReport,
 };
 use async_nats::jetstream::kv::{self, Operation};

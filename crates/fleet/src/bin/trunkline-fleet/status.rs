@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::report::JobReport;
 use trunkline_fleet::streaming::following::{self, StreamStatus};
 use trunkline_fleet::submitting::{self, FleetStatus};
-use trunkline_fleet::watching::report::JobReport;
 use trunkline_text::Printable;
 
 use crate::settings::Settings;

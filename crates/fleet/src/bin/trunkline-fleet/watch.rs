@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use trunkline_cli::watch::{ServeUiArgs, TopArgs};
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::report::FleetUpdate;
 use trunkline_fleet::watching;
-use trunkline_fleet::watching::report::FleetUpdate;
 use trunkline_text::Printable;
 use trunkline_watch::{News, Page};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::watching::report::{StreamNode, StreamReport};
+use crate::report::{StreamNode, StreamReport};
 use trunkline_text::Printable;
 
 use crate::bucket::{Charter, decode};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use trunkline_fleet::watching::report::{
+use trunkline_fleet::report::{
     FleetReport, FleetUpdate, JobReport, MoveReport, NodeReport, NodeState, StreamReport, ZoneReport,
 };
 use trunkline_watch::News;
@@ -129,7 +129,7 @@ impl FleetModel {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use trunkline_fleet::watching::report::MoveReason;
+    use trunkline_fleet::report::MoveReason;
 
     use super::*;
 

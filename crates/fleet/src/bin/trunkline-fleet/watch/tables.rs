@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
-use trunkline_fleet::watching::report::{
-    FleetUpdate, JobReport, MoveReport, NodeReport, NodeState, StreamReport,
-};
+use trunkline_fleet::report::{FleetUpdate, JobReport, MoveReport, NodeReport, NodeState, StreamReport};
 use trunkline_text::count_of;
 use trunkline_watch::table::{BOLD, Column, Lines, Palette, Subject, bar, line, natural, number, text};
 use trunkline_watch::{News, time};

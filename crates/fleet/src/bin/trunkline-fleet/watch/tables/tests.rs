@@ -1,4 +1,4 @@
-use trunkline_fleet::watching::report::{FleetReport, MoveReason, StreamNode};
+use trunkline_fleet::report::{FleetReport, MoveReason, StreamNode};
 use trunkline_watch::Screenshots;
 use trunkline_watch::table::Sort;
 
