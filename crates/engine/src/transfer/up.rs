@@ -222,7 +222,7 @@ impl<'a> Up<'a> {
         Ok(made)
     }
 
-    /// Makes the directories among names that were looked at: those that want to be finished, and what is no directory.
+    /// Makes the directories among names that were looked at: those that want to be finished, and what is not one.
     async fn enter(&self, batch: Vec<(Item, Option<Look>)>) -> Result<(Vec<Item>, Vec<Item>), Error> {
         let (mut directories, mut others) = (Vec::new(), Vec::new());
         for (item, found) in batch {
