@@ -188,6 +188,7 @@ fn serve(detach: bool) -> anyhow::Result<()> {
     // Leaves the caller's directory, which would stay in use. The paths of the place are absolute.
     let _ = std::env::set_current_dir("/");
     runtime()?.block_on(async {
+        process::outlive_file_limits();
         let claim = match Claim::take(&place, activation::socket()?) {
             Ok(claim) => claim,
             Err(StartError::Running(_)) if detach => {
@@ -252,6 +253,7 @@ fn private() -> anyhow::Result<()> {
     runtime.block_on(async {
         // Ctrl-C is for the program, which ends its running work and then itself.
         process::outlive_the_terminal();
+        process::outlive_file_limits();
         raise_limit();
         let engine = Engine::new(settings, memory_place(&place));
         let connections = line.connections().context("listening to the program")?;

@@ -2,7 +2,7 @@
 //! A daemon for a single program keeps that program's environment.
 
 use rustix::fs::Mode;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Resets what a child inherits and can reset: the file mode mask, the priority and the out-of-memory score. Blocked
@@ -16,6 +16,19 @@ pub(super) fn reset() {
     // Either may be forbidden; then all children had it before as well.
     let _ = rustix::process::setpriority_process(None, 0);
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+    for resource in [Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data] {
+        let mut limit = getrlimit(resource);
+        limit.current = limit.maximum;
+        let _ = setrlimit(resource, limit);
+    }
+}
+
+/// Has a write beyond the hard limit on the size of files (`ulimit -f`) fail instead of ending this process. Host memory and
+/// the log can be done without.
+///
+/// To be called inside a runtime.
+pub(super) fn outlive_file_limits() {
+    forget(SignalKind::from_raw(Signal::XFSZ.as_raw()));
 }
 
 /// Resets the file mode mask alone.
