@@ -199,6 +199,15 @@ impl Answer {
         complete
     }
 
+    fn is_aged(&self) -> bool {
+        let since = |(_, until): &(_, Instant)| VOLATILE_LIFE.saturating_sub(*until - Instant::now());
+        !self.asked
+            && self
+                .volatile
+                .as_ref()
+                .is_some_and(|volatile| since(volatile) >= AGED_AFTER)
+    }
+
     fn holds_for(&self, world: &Arc<World>) -> bool {
         let in_time = self.volatile.as_ref().is_none_or(|(same, until)| {
             Instant::now() < *until
@@ -218,6 +227,10 @@ impl Answer {
 
 /// The lifetime of an answer with a foreign command in it. Long enough for a playbook's burst of commands.
 const VOLATILE_LIFE: Duration = Duration::from_secs(10);
+
+/// The age from which such an answer is not believed any more by who connects. Long enough for one command, which asks more
+/// than once.
+const AGED_AFTER: Duration = Duration::from_secs(2);
 
 /// The time limit of `ssh -G`, including a `Match exec`, for which ssh itself waits without a limit.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
@@ -320,6 +333,27 @@ impl Resolver {
             answers.push(answer);
         }
         complete(&request.world, &answers)
+    }
+
+    /// Forgets answers in which a foreign command took part a while ago: what it makes for a log-in (a key, a certificate, a
+    /// tunnel) may be gone. Returns whether there were any. An answer for which the user was asked stays.
+    pub fn forget_aged(&self, request: &Request) -> bool {
+        let mut forgot = false;
+        let mut behind = Some(request.clone());
+        for _ in 0..=MOST_JUMPS {
+            let Some(answer) = behind.as_ref().and_then(|request| self.find_known(request)) else {
+                break;
+            };
+            let request = behind.take().expect("an answer was found for it");
+            if answer.is_aged() {
+                forgot = true;
+                if let Some(variants) = lock(&self.cache).get_mut(&request.question()) {
+                    variants.retain(|variant| !Arc::ptr_eq(variant, &answer));
+                }
+            }
+            behind = request.for_jump(answer.config.jump_hosts());
+        }
+        forgot
     }
 
     /// Returns the cached answer to one request, without its jump hosts.

@@ -197,6 +197,27 @@ async fn a_foreign_match_exec_is_believed_only_in_the_same_world() {
 }
 
 #[tokio::test]
+async fn who_connects_later_has_a_match_exec_run_anew() {
+    let place = Place::new("");
+    let config = format!("Match exec \"echo >>{}\"\n User x\n", place.path("ran").display());
+    place.write("config", &config);
+    let resolver = Resolver::new();
+    let ran = || fs::read_to_string(place.path("ran")).unwrap().lines().count();
+    let request = place.request("db");
+    resolver.resolve(&request).await.unwrap();
+    assert!(!resolver.forget_aged(&request));
+    assert!(resolver.find_cached(&request).is_some());
+    for variant in lock(&resolver.cache).get_mut(&request.question()).unwrap() {
+        let variant = Arc::get_mut(variant).unwrap();
+        variant.volatile.as_mut().unwrap().1 -= AGED_AFTER;
+    }
+    assert!(resolver.forget_aged(&request));
+    assert_eq!(ran(), 1);
+    resolver.resolve(&request).await.unwrap();
+    assert_eq!(ran(), 2);
+}
+
+#[tokio::test]
 async fn a_command_run_by_match_exec_sees_that_it_is_asked_by_the_engine() {
     let place = Place::new("Match exec \"test x$TRUNKLINE_RESOLVING != x\"\n User engine\n");
     assert_eq!(
