@@ -129,6 +129,14 @@ pub enum ConfigError {
     /// The local user is not in the password database.
     #[error("user id {0} has no entry in the password database, which ssh needs to find the home directory")]
     NoAccount(u32),
+    /// The password database could not be read.
+    #[error("cannot look up user id {uid} in the password database: {reason}")]
+    AccountUnread {
+        /// The local user.
+        uid: u32,
+        /// The operating system's reason.
+        reason: String,
+    },
     /// The chain of jump hosts is too long.
     #[error("more than {0} jump hosts, each behind the next: does ProxyJump form a loop?")]
     TooManyJumps(usize),

@@ -416,7 +416,9 @@ impl Error {
             Self::HostKey(_) => ErrorKind::HostKey,
             Self::Authentication { .. } | Self::Unanswered(_) => ErrorKind::Authentication,
             Self::Config(error) => match **error {
-                ConfigError::Start { .. } | ConfigError::NoAccount(_) => ErrorKind::Local,
+                ConfigError::Start { .. } | ConfigError::NoAccount(_) | ConfigError::AccountUnread { .. } => {
+                    ErrorKind::Local
+                }
                 ConfigError::TimedOut(_) => ErrorKind::Timeout,
                 _ => ErrorKind::Configuration,
             },

@@ -21,7 +21,11 @@ impl Account {
                 name: user.name,
                 home: user.dir,
             }),
-            _ => Err(ConfigError::NoAccount(uid.as_raw())),
+            Ok(None) => Err(ConfigError::NoAccount(uid.as_raw())),
+            Err(errno) => Err(ConfigError::AccountUnread {
+                uid: uid.as_raw(),
+                reason: errno.desc().to_owned(),
+            }),
         }
     }
 
