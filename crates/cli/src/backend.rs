@@ -10,9 +10,10 @@ use std::sync::OnceLock;
 use anyhow::Context as _;
 use trunkline_control::client::{Call, Client, ClientError, Starter};
 use trunkline_control::lent::Lending;
-use trunkline_control::place::Place;
+use trunkline_control::place::{Place, PlaceError};
 use trunkline_control::private::Private;
 use trunkline_control::protocol::{HostRequest, Reply, Request, SessionRequest};
+use trunkline_request::own::OwnError;
 use trunkline_request::{STRICT, World};
 
 use crate::hints::Refused;
@@ -136,7 +137,9 @@ impl Backend {
     /// private one.
     fn unless_apart(&self, connected: Result<Client, ClientError>) -> Result<Option<Client>, ClientError> {
         match connected {
-            Err(error @ ClientError::Elsewhere(_)) if !must_share() => {
+            Err(error)
+                if !must_share() && (matches!(error, ClientError::Elsewhere(_)) || has_no_place(&error)) =>
+            {
                 self.is_apart(&error);
                 Ok(None)
             }
@@ -234,6 +237,16 @@ impl Backend {
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
     }
+}
+
+/// Returns whether the usual directory cannot be made, as in a container with a read-only home, or has a name that is too long.
+fn has_no_place(error: &ClientError) -> bool {
+    let is_usual = std::env::var_os("TRUNKLINE_DIR").is_none_or(|dir| dir.is_empty());
+    let cannot = matches!(
+        error,
+        ClientError::Place(PlaceError::TooLong(_) | PlaceError::NotOwn(OwnError::Io(..)))
+    );
+    is_usual && cannot
 }
 
 /// Returns true if the user only allows shared connections, for every host.

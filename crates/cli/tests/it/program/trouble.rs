@@ -168,6 +168,28 @@ fn a_damaged_host_memory_is_put_aside() {
 }
 
 #[test]
+fn a_command_connects_by_itself_where_the_usual_place_has_no_room_for_sockets() {
+    let (server, home) = (server(), Home::new());
+    let long = home.path(&"x".repeat(100));
+    fs::create_dir(&long).unwrap();
+    let ssh = || {
+        let mut ssh = home.ssh(&server);
+        ssh.env_remove("TRUNKLINE_DIR").env("XDG_RUNTIME_DIR", &long);
+        ssh
+    };
+    let output = succeed(ssh().args([server.alias(), "echo ran"]));
+    assert_eq!(text(&output.stdout), "ran\n");
+    assert_eq!(text(&output.stderr), "");
+    let output = succeed(ssh().args(["-v", server.alias(), "true"]));
+    assert_says(&output, "too long for a socket's path");
+    let output = fail(
+        255,
+        ssh().args([server.alias(), "true"]).env("TRUNKLINE_STRICT", "1"),
+    );
+    assert_says(&output, "too long for a socket's path");
+}
+
+#[test]
 fn a_place_for_the_sockets_that_cannot_serve_is_named() {
     let (server, home) = (server(), Home::new());
     let at = |dir: &std::path::Path| {
