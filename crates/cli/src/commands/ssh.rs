@@ -556,6 +556,7 @@ impl Talk<'_> {
             Err(ClientError::Gone) => {
                 let has_begun = !self.hostname.is_empty();
                 let what_is_known = match has_begun {
+                    _ if self.args.no_command => "the daemon ended, and with it what was forwarded here",
                     true if self.console.raw.take().is_some() => {
                         // The cursor may be in the middle of the server's output.
                         eprintln!();

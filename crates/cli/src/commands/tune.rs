@@ -190,7 +190,8 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
     let mut interrupted = None;
     let outcome = loop {
         let reply = match interrupts.or(talk.next()).await {
-            Ok(reply) => reply?,
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => break Err(error.into()),
             Err(signal) if interrupted.is_some() => {
                 bar.suspend(|| {
                     eprintln!(
