@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 pub use trunkline_request::ExitStatus;
-pub use trunkline_request::connection::{ConnectionReport, Handshake};
+pub use trunkline_request::connection::{Closed, ConnectionReport, Handshake};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline_request::destination::Destination;
 pub use trunkline_request::failure::{Failure, WordsOfSsh};
@@ -27,7 +27,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon only serves clients of its own version; see [`Reply::Welcome`].
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// The longest frame, without its length. The largest thing in a frame is the caller's environment.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -595,7 +595,7 @@ pub enum Reply {
     /// The answer to [`Request::MustShare`].
     MustShare(bool),
     /// The answer to [`Request::Close`]: the number of connections.
-    Closed(usize),
+    Closed(Closed),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and
     /// [`Request::Stop`].
     Done,

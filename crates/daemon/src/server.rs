@@ -930,7 +930,7 @@ async fn close(
     let Some(host) = host else {
         let mut closed = engine.close(at_once, |_| true);
         if let Some(masters) = masters {
-            closed += masters.close(at_once, |_| true).await;
+            closed.now += masters.close(at_once, |_| true).await;
         }
         return Ok(Reply::Closed(closed));
     };
@@ -938,7 +938,7 @@ async fn close(
     let same = |other: &HostConfig| config.is_same_account(other);
     let mut closed = engine.close(at_once, same);
     if let Some(masters) = masters {
-        closed += masters.close(at_once, same).await;
+        closed.now += masters.close(at_once, same).await;
     }
     Ok(Reply::Closed(closed))
 }
@@ -948,7 +948,7 @@ async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str,
     let same = |host: &HostConfig| host.sharing_key().to_string() == sharing;
     let mut closed = engine.close(at_once, same);
     if let Some(masters) = masters {
-        closed += masters.close(at_once, same).await;
+        closed.now += masters.close(at_once, same).await;
     }
     Reply::Closed(closed)
 }

@@ -142,7 +142,7 @@ impl Daemon {
             at_once: false,
         };
         match self.ask(&request).await? {
-            Reply::Closed(closed) => Ok(closed),
+            Reply::Closed(closed) => Ok(closed.count()),
             _ => Err(unexpected_reply()),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use trunkline::config::{Forward, ForwardAgent, ForwardTarget, Listen, World};
+use trunkline::config::{Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, World};
 use trunkline::sftp::Sftp;
 use trunkline::transfer::{self, CopyOptions, Location, Progress, Snapshot};
 use trunkline::{Engine, ForwardHandle, Host};
@@ -348,7 +348,10 @@ impl Way {
     pub async fn disconnect(&self) -> Result<usize, Failure> {
         match &self.0 {
             Reach::Engine { host, resolved, .. } => Ok(match resolved {
-                Some((engine, _)) => engine.close(false, |other| host.config().is_same_account(other)),
+                Some((engine, _)) => {
+                    let same = |other: &HostConfig| host.config().is_same_account(other);
+                    engine.close(false, same).count()
+                }
                 None => 0,
             }),
             Reach::Daemon(daemon) => daemon.disconnect().await,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use trunkline_proto::WindowBudget;
+use trunkline_request::connection::Closed;
 use trunkline_sftp::transfer::NameBudget;
 
 use crate::config::{
@@ -318,17 +319,20 @@ impl Engine {
     ///
     /// Until they have ended they remain in the [status](Self::status), and can be closed at once. New requests do not
     /// share them.
-    pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
-        let mut closed = 0;
+    pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> Closed {
+        let mut closed = Closed::default();
         let mut pools = self.inner.pools();
         let chosen: Vec<_> = pools.extract_if(.., |_, pool| choose(pool.host())).collect();
         for (_, pool) in chosen {
-            if at_once || !pool.is_closing() {
-                closed += pool.status().len();
-            }
             if at_once {
+                closed.now += pool.status().len();
                 pool.close(Closing::Now);
             } else {
+                let later = pool.used_lanes();
+                closed.later += later;
+                if !pool.is_closing() {
+                    closed.now += pool.status().len().saturating_sub(later);
+                }
                 pool.close(Closing::WhenReleased);
                 pools.insert(SharingKey::unique(), pool);
             }

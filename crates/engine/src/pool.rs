@@ -631,6 +631,13 @@ impl Pool {
         state.lanes.is_empty() && !state.pinned
     }
 
+    /// The connections on which something runs that closing them would wait for.
+    pub(crate) fn used_lanes(&self) -> usize {
+        let State { policy, lanes, .. } = &*self.state();
+        let is_used = |(id, lane): &(&LaneId, &Lane)| lane.holders > 0 || policy.load(**id) != (0, 0);
+        lanes.iter().filter(is_used).count()
+    }
+
     pub(crate) fn close(&self, closing: Closing) {
         let mut state = self.state();
         state.pinned = false;
@@ -694,7 +701,12 @@ impl Pool {
         let mut state = self.state();
         state.refresh(&self.host, now);
         let kept = state.kept_lane();
-        let State { policy, lanes, .. } = &*state;
+        let State {
+            policy,
+            lanes,
+            is_closing,
+            ..
+        } = &*state;
         policy
             .lanes()
             .filter_map(|id| {
@@ -710,10 +722,13 @@ impl Pool {
                     spares: lane.spares.len(),
                     busy: policy.is_busy(id),
                     silent: metrics.doubted.is_cancelled(),
+                    closing: *is_closing,
                     rate: policy.rate(id),
                     sent: metrics.bytes_sent.value(),
                     received: metrics.bytes_received.value(),
-                    closes_in: policy.idle_left(id, now).filter(|_| kept != Some(id)),
+                    closes_in: policy
+                        .idle_left(id, now)
+                        .filter(|_| kept != Some(id) && !is_closing),
                 };
                 Some(LaneStatus {
                     info: info.cloned(),

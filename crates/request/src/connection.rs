@@ -22,6 +22,8 @@ pub struct ConnectionReport {
     pub busy: bool,
     /// True if its server has not answered for so long that new sessions use another connection, if possible.
     pub silent: bool,
+    /// Whether it was asked to close, and gets nothing new while the last of its sessions run.
+    pub closing: bool,
     /// The last measured traffic, in bits per second.
     pub rate: u64,
     /// Bytes sent.
@@ -31,6 +33,38 @@ pub struct ConnectionReport {
     /// The seconds until it is closed if nothing uses it; `None` while it is in use or kept open.
     #[serde(with = "seconds", default)]
     pub closes_in: Option<Duration>,
+}
+
+/// Connections that were asked to close.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Those on which nothing runs any more.
+    pub now: usize,
+    /// Those that close when their sessions have ended.
+    pub later: usize,
+}
+
+impl Closed {
+    /// The number of all of them.
+    pub fn count(self) -> usize {
+        self.now + self.later
+    }
+}
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let connections = |count| trunkline_text::count_of(count, "connection");
+        let whose = if self.later == 1 { "its" } else { "their" };
+        match (self.now, self.later) {
+            (now, 0) => write!(f, "closed {}", connections(now)),
+            (0, later) => write!(f, "closing {} when {whose} sessions end", connections(later)),
+            (now, later) => write!(
+                f,
+                "closed {}, closing {later} more when {whose} sessions end",
+                connections(now)
+            ),
+        }
+    }
 }
 
 /// Times as a number of seconds, as usual in JSON.

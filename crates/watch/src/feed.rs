@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use trunkline_control::client::{Client, ClientError};
 use trunkline_control::place::Place;
-use trunkline_control::protocol::{HostReport, Reply, Request, Update};
+use trunkline_control::protocol::{Closed, HostReport, Reply, Request, Update};
 use trunkline_text::Printable;
 
 /// The pause after a failure before the daemon is tried again.
@@ -88,12 +88,12 @@ fn words(error: &ClientError) -> String {
 }
 
 /// Closes the connections with this sharing key, and returns their number.
-pub(crate) async fn close(place: &Place, sharing: String, at_once: bool) -> anyhow::Result<usize> {
+pub(crate) async fn close(place: &Place, sharing: String, at_once: bool) -> anyhow::Result<Closed> {
     let mut client = Client::connect_anywhere(place).await?;
     client.send(&Request::CloseShared { sharing, at_once }).await?;
     loop {
         match client.next().await? {
-            Reply::Closed(count) => return Ok(count),
+            Reply::Closed(closed) => return Ok(closed),
             Reply::Failed(failure) => anyhow::bail!(failure),
             _ => {}
         }

@@ -253,6 +253,7 @@ impl Host {
             {
                 "connecting"
             }
+            () if connections.iter().all(|connection| connection.closing) => "closing",
             () if connections.iter().any(|connection| connection.silent) => "silent",
             () if connections.iter().any(|connection| connection.busy) => "busy",
             () if self.sessions() + self.tunnels() > 0 => "used",
@@ -307,6 +308,7 @@ pub(crate) mod tests {
                 spares: 1,
                 busy: false,
                 silent: false,
+                closing: false,
                 rate: 0,
                 sent,
                 received: 2 * sent,

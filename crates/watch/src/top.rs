@@ -97,8 +97,7 @@ async fn show<S: Subject>(
             Action::Close { sharing, at_once } => {
                 let closed = feed::close(place, sharing, at_once).await;
                 app.note = Some(match closed {
-                    Ok(1) => "closed 1 connection".into(),
-                    Ok(count) => format!("closed {count} connections"),
+                    Ok(closed) => closed.to_string(),
                     Err(error) => format!("nothing was closed: {error:#}"),
                 });
             }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use trunkline_control::protocol::{
-    HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
+    Closed, HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
 };
 use trunkline_request::World;
 use trunkline_request::hosts::Target;
@@ -183,26 +183,26 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     runtime.block_on(async {
         if args.all {
             let of = all_masters(args.hosts.ssh.config_file().map(OsStr::to_owned))?;
-            let Closed { count, busy } = close_one(None, of, at_once, backend).await?;
+            let (closed, busy) = close_one(None, of, at_once, backend).await?;
             for text in busy {
                 crate::report::tell(text);
             }
-            println!("closed {}", count_of(count, "connection"));
+            println!("{closed}");
             return Ok(ExitCode::SUCCESS);
         }
         let hosts = &args.hosts.find(true, backend).await?;
         let close = async |_, target: &Target| {
             let host = hosts.request(target);
             let of = MastersOf::Host(Box::new(host.clone()));
-            let Closed { count, busy } = close_one(Some(host), of, at_once, backend).await?;
+            let (closed, busy) = close_one(Some(host), of, at_once, backend).await?;
             let busy = busy.join("; ");
-            match count {
+            match closed.count() {
                 // As with `ssh -O exit`, closing a connection that does not exist is an error.
                 0 if busy.is_empty() => bail!("no connection to close"),
                 0 => bail!(busy),
                 _ => {}
             }
-            let mut text = format!("closed {}\n", count_of(count, "connection"));
+            let mut text = format!("{closed}\n");
             if !busy.is_empty() {
                 text = format!("{busy}\n{text}");
             }
@@ -215,45 +215,36 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })
 }
 
-/// The result of closing connections.
-struct Closed {
-    count: usize,
-    /// Messages about ssh's own masters that stay open for a while.
-    busy: Vec<String>,
-}
-
-/// Closes the daemon's connections to a host, or all of them, and ssh's own masters.
+/// Closes the daemon's connections to a host, or all of them, and ssh's own masters; with what is to be said of those masters
+/// that stay open for a while.
 async fn close_one(
     host: Option<HostRequest>,
     of: MastersOf,
     at_once: bool,
     backend: &Backend,
-) -> anyhow::Result<Closed> {
-    let mut closed = Closed {
-        count: 0,
-        busy: Vec::new(),
-    };
+) -> anyhow::Result<(Closed, Vec<String>)> {
+    let (mut closed, mut busy) = (Closed::default(), Vec::new());
     if let Some(mut client) = backend.find(Running::Anywhere).await? {
         match ask(&mut client, Request::Close { host, at_once }, backend).await? {
-            Reply::Closed(count) => closed.count += count,
+            Reply::Closed(by_daemon) => closed = by_daemon,
             other => return Err(unexpected_reply(&other)),
         }
     }
     for MasterFound { report, acted } in masters(of, MasterAction::Close { at_once }, backend).await? {
-        closed.count += usize::from(acted);
-        let busy = report
+        closed.now += usize::from(acted);
+        let left = report
             .master
             .filter(|master| master.state == MasterState::Alive && !acted);
-        if let Some(master) = busy
+        if let Some(master) = left
             && let Some(sessions @ 1..) = master.sessions
         {
-            closed.busy.push(format!(
+            busy.push(format!(
                 "{} stays open until its {sessions} sessions end; use --now to end them at once",
                 Printable::line(master.socket.as_os_str().as_encoded_bytes())
             ));
         }
     }
-    Ok(closed)
+    Ok((closed, busy))
 }
 
 async fn remove_stale(config_file: Option<OsString>, backend: &Backend) -> anyhow::Result<usize> {

@@ -266,6 +266,7 @@ fn state_of_master(master: &MasterReport, is_pinned: bool) -> &'static str {
 pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static str {
     match () {
         () if connection.handshake.is_none() => "connecting",
+        () if connection.closing => "closing",
         () if connection.silent => "silent",
         () if connection.busy => "busy",
         () if is_pinned => "pinned",

@@ -114,7 +114,8 @@ fn is_changed(known: &HostReport, now: &HostReport) -> bool {
             known.closes_in.is_some() == now.closes_in.is_some()
                 && (known.sent, known.received, known.rtt) == (now.sent, now.received, now.rtt)
                 && (known.sessions, known.tunnels, known.spares) == (now.sessions, now.tunnels, now.spares)
-                && (known.busy, known.silent, known.rate) == (now.busy, now.silent, now.rate)
+                && (known.busy, known.silent, known.closing, known.rate)
+                    == (now.busy, now.silent, now.closing, now.rate)
                 && known.handshake == now.handshake
         });
     !same
@@ -186,6 +187,7 @@ mod tests {
                 spares: 0,
                 busy: false,
                 silent: false,
+                closing: false,
                 rate: 0,
                 sent,
                 received: 0,

@@ -69,6 +69,7 @@ function stateOf({ report }) {
   if (master) return master.state;
   if (connections.length === 0) return pinned ? 'pinned' : 'listening';
   if (connections.every((c) => c.handshake === null)) return 'connecting';
+  if (connections.every((c) => c.closing)) return 'closing';
   if (connections.some((c) => c.silent)) return 'silent';
   if (connections.some((c) => c.busy)) return 'busy';
   if (connections.some((c) => c.sessions + c.tunnels > 0)) return 'used';
@@ -137,7 +138,7 @@ function showCopies() {
     if (transfer.failed > 0) made.append(' ', element('span', { className: 'failed', text: `${transfer.failed} failed` }));
     return made;
   });
-  const none = element('p', { className: 'faint', text: 'trunkline cp copies nothing now.' });
+  const none = element('p', { className: 'faint', text: 'No copies are running.' });
   $('#copies .list').replaceChildren(...(shown.length > 0 ? shown : [none]));
 }
 
@@ -235,7 +236,7 @@ function showHosts() {
     ['Connections', (h) => count(h.report.connections.length), 'number wide'],
     ['Sessions', (h) => count(sessionsOf(h)), 'number'],
     ['Tunnels', (h) => count(tunnelsOf(h)), 'number wide'],
-    ['Round trip', (h) => (rttOf(h) === null ? '' : span(rttOf(h))), 'number'],
+    ['Round trip', (h) => (rttOf(h) === null ? '' : span(rttOf(h))), 'number wide'],
     ['Sent', (h) => rate(h.sent), 'number'],
     ['Received', (h) => rate(h.received), 'number'],
   ], found.slice(0, ROWS));

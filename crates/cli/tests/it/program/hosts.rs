@@ -229,7 +229,11 @@ fn close_lets_sessions_end_unless_told_otherwise() {
     };
     let (mut child, input) = start();
     let output = succeed(&mut command_for(&home, &server, &["close"]));
-    assert_eq!(text(&output.stdout), "closed 1 connection\n");
+    assert_eq!(
+        text(&output.stdout),
+        "closing 1 connection when its sessions end\n"
+    );
+    assert_eq!(home.ls()[0]["connections"][0]["closing"], true);
     // New commands get a new connection, the old session its end.
     assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(server.authentications(), 2);
@@ -283,7 +287,10 @@ fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
     };
     wait_until("it listens", || greeting().is_some());
     let output = finish(&mut command_for(&home, &server, &["close"]));
-    assert_eq!(text(&output.stdout), "closed 1 connection\n");
+    assert_eq!(
+        text(&output.stdout),
+        "closing 1 connection when its sessions end\n"
+    );
     // It is used, and stays.
     assert_status(&home.run_on(&server, "true"), 0);
     assert_eq!(greeting(), Some(*b"SSH-"));
