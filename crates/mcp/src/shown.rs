@@ -19,8 +19,8 @@ pub(crate) enum Encoding {
     #[default]
     #[serde(rename = "utf-8")]
     Utf8,
-    /// Control characters and bytes that are not UTF-8 are written as \ooo, misleading characters as \u{…}; carriage
-    /// returns in front of line feeds are left out.
+    /// Control characters and bytes that are not UTF-8 are written as \ooo, misleading characters as \u{…}; carriage returns in front
+    /// of line feeds are left out.
     Escaped,
     /// The text is the bytes in base64.
     Base64,
