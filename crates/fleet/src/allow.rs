@@ -1,4 +1,4 @@
-//! The work that a node accepts, and from whom.
+//! The work that a node accepts, and the submitters that it accepts it from.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 use trunkline_request::destination::Destination;
 use trunkline_request::hosts::{matches, means_host};
 
-/// The work that a node accepts, and from whom. Nothing, where there is no rule.
+/// The work that a node accepts, and the submitters that it accepts it from. Without a rule, it accepts nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowList {
-    /// The rules; one that fits is enough.
+    /// The rules. One matching rule is enough.
     #[serde(default)]
     pub allow: Vec<Rule>,
-    /// Public nkeys of those who may cancel what others have submitted.
+    /// Public nkeys of people who may cancel the work of other submitters.
     #[serde(default)]
     pub cancel: Vec<String>,
 }
 
 /// The source of a node's allow list.
 pub trait AllowSource: Debug + Send + Sync + 'static {
-    /// The list as it is at this moment.
+    /// Returns the current list.
     ///
     /// # Errors
-    /// Why it cannot be read, as a sentence: nothing is allowed then.
+    /// The reason why the list cannot be read, as a sentence. Nothing is allowed then.
     fn current(&self) -> Result<Arc<AllowList>, String>;
 }
 
-/// One that never changes.
+/// A list that never changes.
 impl AllowSource for AllowList {
     fn current(&self) -> Result<Arc<AllowList>, String> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-/// A list as it was read, or why there is none.
+/// A list as it was read, or the reason why there is none.
 pub(crate) type Allowed = Result<Arc<AllowList>, String>;
 
-/// A permission: who may run something, as which user, and on which hosts.
+/// A permission to run something: the submitters, the users that they may log in as, and the hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -46,26 +46,27 @@ pub struct Rule {
     pub submitters: Vec<String>,
     /// Patterns of host names.
     pub hosts: Vec<String>,
-    /// Patterns of users that a job may name. Where none is given, a job cannot name any: ssh_config says who logs in.
+    /// Patterns of users that a job may name. Without any, a job cannot name a user, and the user comes from
+    /// ssh_config.
     #[serde(default)]
     pub users: Vec<String>,
-    /// Ports that a job may name: behind each of a host's there may be another machine. Where none is given, a job cannot name
-    /// any: ssh_config says which it is.
+    /// Ports that a job may name: there may be another machine behind each port of a host. Without any, a job cannot
+    /// name a port, and the port comes from ssh_config.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<u16>,
-    /// Patterns of JetStream subjects that streams may write to. Where none is given, they can write to none.
+    /// Patterns of JetStream subjects that streams may write to. Without any, they cannot write to a subject.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
 }
 
 impl AllowList {
-    /// Returns whether this one, by the public nkey, may end what others have submitted.
+    /// Returns true if the owner of this public nkey may end the work of other submitters.
     pub fn lets_cancel(&self, who: &str) -> bool {
         self.cancel.iter().any(|known| known == who)
     }
 
-    /// Returns the reason why a host is not allowed, if it is not. `subject`: where its output goes in JetStream, where
-    /// it does. One rule has to fit all of it.
+    /// Returns the reason why a host is not allowed, if it is not. `subject` is the JetStream subject of the output, if
+    /// it has one. A single rule has to allow all of it.
     pub fn refuses(
         &self,
         node: &str,
@@ -74,13 +75,13 @@ impl AllowList {
         subject: Option<&str>,
     ) -> Option<String> {
         let host = destination.host.to_ascii_lowercase();
-        // Read again, it might be another host, or name a user that no rule was asked about.
+        // If this were parsed again, it might name another host, or a user that was not checked against any rule.
         let is_ambiguous = |c: char| "@/".contains(c) || c.is_whitespace() || c.is_control();
         if host.is_empty() || host.contains(is_ambiguous) {
             return Some(format!("node {node} reaches no host of the name {host:?}"));
         }
         let mut rules: Vec<&Rule> = self.allow.iter().collect();
-        // Who asks is told the first thing for which no rule is left.
+        // The submitter is told the first property that no remaining rule allows.
         let mut narrow = |fits: &dyn Fn(&Rule) -> bool| {
             rules.retain(|rule| fits(rule));
             rules.is_empty()
@@ -186,13 +187,13 @@ mod tests {
         assert_eq!(refusal(&rules, "UA", "web1.eu", None), None);
         let refused = refusal(&rules, "UA", "ssh://web1.eu:2223", None).unwrap();
         assert!(refused.contains("name port 2223 of web1.eu"), "{refused}");
-        // By default none, the usual one neither: ssh_config may say another.
+        // By default no port is allowed, not even the usual one: ssh_config may name another.
         let none = [rule(&["deploy"], &[])];
         for port in [22, 2222] {
             let host = format!("ssh://web1.eu:{port}");
             assert!(refusal(&none, "UA", &host, None).is_some(), "{port}");
         }
-        // One rule has to fit all of it.
+        // A single rule has to allow all of it.
         let apart = [rules[0].clone(), rule(&["root"], &[])];
         assert!(refusal(&apart, "UA", "ssh://root@web1.eu:22", None).is_some());
     }

@@ -1,4 +1,4 @@
-//! The fleet's place in NATS: a bucket for what must be agreed on, one for what it is, and a stream of output.
+//! The fleet's storage in NATS: a bucket for its state, one for its charter, and a stream of output.
 
 pub(crate) mod markers;
 
@@ -24,30 +24,33 @@ use trunkline_text::Printable;
 
 use crate::state::{Entry, Key, Terms, Value, Written, Zones};
 
-/// The version of what fleets write. Nodes do nothing in a fleet of another one.
+/// The version of the fleet's data. Nodes do nothing in a fleet of another version.
 pub const PROTOCOL: u32 = 4;
 
-/// The time limit for an answer of NATS. What has none by then may still be done.
+/// The time limit for NATS's answer. The request may still be done afterwards.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// The time limit for an answer if nothing has to be decided by then: NATS writes to a disk, which may be busy.
+/// The time limit for an answer that is not urgent: NATS writes to a disk, which may be busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// After so long without anything of what stands in a bucket it is asked for anew.
+/// A bucket's entries are requested again after this long without one.
 const LAPSE: Duration = Duration::from_secs(2);
 
-/// The pauses before a server is tried again: the time until all nodes see each other's leases again is part of every takeover.
+/// The pauses before reconnecting to a server. The time until all nodes see each other's leases again is part of every
+/// takeover.
 const RECONNECTING: Backoff = Backoff::new(Duration::from_millis(4), Duration::from_secs(1));
 
-/// The version of nats-server that has all that a fleet is built on: buckets whose reads can be asked of the one who decides.
+/// The oldest nats-server with everything that a fleet needs: buckets with reads from the server that decides on
+/// writes.
 const NEEDED: (u64, u64) = (2, 9);
 
-/// The version whose clusters keep what they have acknowledged when one of their servers is killed. Of 76 courses with such a cluster
-/// (`TRUNKLINE_FLEET_FAULTS=620-621`) 19 froze with 2.9.10 and 4 had a slow takeover; none of 40 did with 2.10.29 and 2.11.10. With
-/// 2.9.10 a copy may miss entries that the others have, and counts on from there when it has become the leader.
+/// The oldest version whose clusters keep acknowledged data when one of their servers is killed. Of 76 courses with
+/// such a cluster (`TRUNKLINE_FLEET_FAULTS=620-621`) 19 froze with 2.9.10 and 4 had a slow takeover; none of 40 did
+/// with 2.10.29 and 2.11.10. With 2.9.10 a replica may miss entries that the others have, and count on from there when
+/// it becomes the leader.
 const NEEDED_IN_A_CLUSTER: (u64, u64) = (2, 10);
 
-/// Returns advice for a missing connection, by the message of NATS's client.
+/// Returns advice about a missing connection, by the message of NATS's client.
 fn advice(why: &str) -> &'static str {
     match () {
         () if why.contains("UnknownIssuer") => {
@@ -71,32 +74,32 @@ fn version_needed() -> String {
     format!("{major}.{minor}")
 }
 
-/// The space for the output of all jobs, for that of all streams, and for the input of jobs, each: the oldest goes
-/// first, and those who have not read it are told. Without a bound one job's output would fill NATS, which then takes
-/// no leases. NATS sets the room apart at once: less is taken where it has less. The longest input fits into the least.
+/// The space for the output of jobs, that of streams, and the input of jobs, each. The oldest is dropped first, and
+/// readers that missed it are told. Unbounded output of one job would fill NATS, which then accepts no leases. NATS
+/// reserves the space at once: if it has less, the smaller sizes are tried. The longest input fits into the smallest.
 const ROOM: [i64; 3] = [1 << 30, 1 << 28, 3 << 25];
 
 /// The access to a fleet.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The servers: `nats://host:4222` or `tls://host:4222`, several with commas between them.
+    /// The servers: `nats://host:4222` or `tls://host:4222`, comma-separated.
     pub servers: String,
-    /// The prefix of all names in NATS, so that several fleets can share an account.
+    /// The prefix of all names in NATS, which lets several fleets share an account.
     pub prefix: String,
-    /// The seed of the nkey to log in with, if that is how.
+    /// The seed of the nkey for the log-in, if used.
     pub nkey: Option<String>,
-    /// A file of credentials (JWT and seed), if that is how.
+    /// A file of credentials (JWT and seed), if used.
     pub credentials: Option<PathBuf>,
     /// Certificates of authorities to trust beside the system's.
     pub authorities: Option<PathBuf>,
 }
 
-/// The properties of a fleet, set by its maker.
+/// The properties of a fleet, set when it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charter {
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// A random number: a fleet that is made anew in the place of another is another one.
+    /// A random number, which distinguishes a fleet from one that replaces it.
     #[serde(default)]
     pub id: u64,
     /// The division of hosts.
@@ -109,7 +112,7 @@ pub struct Charter {
 }
 
 impl Charter {
-    /// That of a new fleet.
+    /// Returns the charter of a new fleet.
     pub fn new(zones: Zones, keep: Duration) -> Self {
         Self {
             protocol: PROTOCOL,
@@ -125,10 +128,10 @@ impl Charter {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketError {
-    /// No server answers, or it does not let us in.
+    /// No server answers, or it refuses the log-in.
     #[error("cannot connect to NATS at {servers}: {why}; {}", advice(why))]
     Connect {
-        /// As they were given.
+        /// As given.
         servers: String,
         /// The message of NATS's client.
         why: String,
@@ -139,7 +142,7 @@ pub enum BucketError {
         version_needed()
     )]
     Old {
-        /// As they were given.
+        /// As given.
         servers: String,
         /// The server's version.
         version: String,
@@ -150,20 +153,20 @@ pub enum BucketError {
          with `jetstream` in its configuration is needed, and `trunkline fleet init` needs a user with all permissions"
     )]
     NoJetStream {
-        /// As they were given.
+        /// As given.
         servers: String,
         /// NATS's message.
         why: String,
     },
-    /// Its configuration is one of before each key had answers of its own.
+    /// Its configuration predates per-key inboxes.
     #[error(
         "NATS at {servers} does not let this machine's key read its answers: let it subscribe to \"{inbox}.>\" in the place of \
          \"_INBOX.>\" in NATS's configuration, as in deploy/nats-fleet.conf"
     )]
     Inbox {
-        /// As they were given.
+        /// As given.
         servers: String,
-        /// The prefix of its answers' subjects.
+        /// The prefix of the subjects for its answers.
         inbox: String,
     },
     /// There is no fleet of this name.
@@ -174,12 +177,12 @@ pub enum BucketError {
         /// The servers.
         servers: String,
     },
-    /// There is one already.
+    /// The fleet already exists.
     #[error(
         "there is a fleet {0:?} already; `trunkline fleet join` joins it, and `trunkline fleet init --anew` puts a new one in its place"
     )]
     Exists(String),
-    /// It is at work.
+    /// The fleet is in use.
     #[error(
         "node {node} was heard of {seconds} s ago, and a fleet at work is not replaced: end its nodes first (`trunkline fleet leave` \
          on each), or wait for {ttl} s after they were killed"
@@ -187,12 +190,12 @@ pub enum BucketError {
     AtWork {
         /// One of its nodes.
         node: String,
-        /// The seconds since then.
+        /// The seconds since the node was last seen.
         seconds: u64,
-        /// The seconds for which a node counts as present.
+        /// The seconds for which a node counts as alive.
         ttl: u64,
     },
-    /// It was made by another version.
+    /// The fleet was created by another version.
     #[error(
         "the fleet speaks protocol {theirs} and this program {PROTOCOL}; use the same version of trunkline on all machines"
     )]
@@ -203,7 +206,7 @@ pub enum BucketError {
     /// The value there was not written by this program.
     #[error("{0} in NATS cannot be read: somebody has overwritten it")]
     Tampered(&'static str),
-    /// NATS says so.
+    /// An error of NATS.
     #[error("NATS: {0}")]
     Nats(String),
 }
@@ -215,7 +218,7 @@ pub struct Bucket {
     pub(crate) jetstream: Context,
     pub(crate) state: kv::Store,
     about: kv::Store,
-    /// Streams: what stands there has no age.
+    /// Streams, whose entries do not expire.
     pub(crate) streams: kv::Store,
     pub(crate) prefix: String,
     /// Its charter.
@@ -233,17 +236,17 @@ pub(crate) struct Extent {
     pub(crate) entries: u64,
 }
 
-/// Returns whether a name can be a part of the names in NATS: letters, digits, `-` and `_`.
+/// Returns true if a name can be used in the names in NATS: letters, digits, `-` and `_`.
 pub fn is_plain(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !name.is_empty() && name.chars().all(is_plain)
 }
 
 impl Bucket {
-    /// Makes a fleet.
+    /// Creates a fleet.
     ///
     /// # Errors
-    /// Where NATS cannot be reached or does not let us, and where there is one.
+    /// NATS cannot be reached or refuses, or the fleet exists.
     pub async fn create(access: &Access, charter: Charter, replicas: usize) -> Result<Self, BucketError> {
         let (client, jetstream) = connect(access).await?;
         let prefix = &access.prefix;
@@ -297,7 +300,7 @@ impl Bucket {
             ..stream::Config::default()
         };
         create_bounded(&jetstream, streamed).await?;
-        // Last: a fleet is there when this is.
+        // Last, since this makes the fleet exist.
         let config = bucket_config(&charter_bucket(prefix), Duration::ZERO, replicas);
         let made = jetstream.create_stream(config.clone()).await;
         let made = made.map_err(|error| nats(&error))?;
@@ -305,8 +308,9 @@ impl Bucket {
         let about = about.map_err(|error| nats(&error))?;
         let written = about.put("fleet", encode(&charter)?.into()).await;
         written.map_err(|error| nats(&error))?;
-        // A consumer delivers wherever its maker says, whatever the maker itself may write: nothing comes in any more. A cluster of
-        // 2.9.10 does not start again after such an update; one of 2.11.10 does.
+        // Sealed, because a consumer delivers to any subject that its creator names, even one that the creator may not
+        // write. Nothing can be written any more. A cluster of 2.9.10 does not start again after such an update; one of
+        // 2.11.10 does.
         let is_new = is_of(NEEDED_IN_A_CLUSTER, &client.server_info().version);
         if is_new || made.cached_info().cluster.is_none() {
             let sealed = stream::Config {
@@ -320,7 +324,7 @@ impl Bucket {
         Self::open(access).await
     }
 
-    /// Returns a warning for the fleet's makers about NATS if it is kept on a cluster, as a sentence.
+    /// Returns a warning if the fleet is on a cluster of a NATS that can lose data, as a sentence.
     pub fn cluster_warning(&self) -> Option<String> {
         let version = self.client.server_info().version;
         let (major, minor) = NEEDED_IN_A_CLUSTER;
@@ -333,9 +337,9 @@ impl Bucket {
         })
     }
 
-    /// The time by NATS's clock, which entries are dated by, in seconds since 1970.
+    /// Returns the time by NATS's clock, which dates entries, in seconds since 1970.
     pub(crate) async fn time(&self) -> Result<i64, BucketError> {
-        // What NATS dates, and forgets by itself.
+        // A consumer is dated by NATS, and expires by itself.
         let consumer = pull::Config {
             filter_subject: format!("$KV.{}.frozen", self.state.name),
             inactive_threshold: Duration::from_secs(5),
@@ -349,14 +353,14 @@ impl Bucket {
     /// Opens a fleet.
     ///
     /// # Errors
-    /// Where NATS cannot be reached or does not let us, and where there is none, or of another version.
+    /// NATS cannot be reached or refuses, or there is no fleet of this version.
     pub async fn open(access: &Access) -> Result<Self, BucketError> {
         let (client, jetstream) = connect(access).await?;
         let prefix = access.prefix.clone();
         let servers = access.servers.clone();
         let about = jetstream.get_key_value(charter_bucket(&prefix)).await;
         let Ok(about) = about else {
-            // Whoever has no JetStream has no buckets either.
+            // Without JetStream there are no buckets either.
             return Err(match without_jetstream(&jetstream).await {
                 Some(why) => BucketError::NoJetStream { servers, why },
                 None => BucketError::NoFleet { prefix, servers },
@@ -390,7 +394,7 @@ impl Bucket {
         })
     }
 
-    /// Returns whether the fleet that was opened is the one that is there.
+    /// Returns true if the opened fleet has not been replaced.
     pub(crate) async fn is_same(&self) -> Result<bool, BucketError> {
         let nats = |why: String| BucketError::Nats(why);
         let asking = tokio::time::timeout(ANSWER, self.about.get("fleet")).await;
@@ -402,14 +406,14 @@ impl Bucket {
         Ok(charter.id == self.charter.id)
     }
 
-    /// Removes the fleet of this name, with its jobs, their results and their output; nothing where there is none.
+    /// Removes the fleet of this name, with its jobs, results and output. Does nothing if there is none.
     ///
     /// # Errors
-    /// Where NATS cannot be reached or does not let us.
+    /// NATS cannot be reached or refuses.
     pub(crate) async fn remove(access: &Access) -> Result<(), BucketError> {
         let (_, jetstream) = connect(access).await?;
         let prefix = &access.prefix;
-        // First what says that there is a fleet: who asks later finds none, or the new one.
+        // The charter first, so that later requests find no fleet, or the new one.
         let buckets = [
             charter_bucket(prefix),
             state_bucket(prefix),
@@ -433,10 +437,10 @@ impl Bucket {
         Ok(())
     }
 
-    /// Returns the reason why nothing is started in the whole fleet, if there is one.
+    /// Returns the reason why the fleet is frozen, if it is.
     ///
     /// # Errors
-    /// Where NATS does not answer.
+    /// NATS does not answer.
     pub async fn frozen(&self) -> Result<Option<String>, BucketError> {
         let standing = self.state.get(Key::Frozen.to_string()).await;
         let standing = standing.map_err(|error| BucketError::Nats(error.to_string()))?;
@@ -446,7 +450,7 @@ impl Bucket {
         }))
     }
 
-    /// Writes a value if the key's last revision is this one (0: if there is none).
+    /// Writes a value if the key's last revision is `expected` (0: if there is none).
     pub(crate) async fn write(&self, key: &Key, expected: u64, value: &Value) -> Written {
         let Ok(bytes) = encode(value) else {
             return Written::Lost;
@@ -467,7 +471,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the value at a key, from the server that decides on writes: a replica may be behind.
+    /// Returns the value of a key from the server that decides on writes, since a replica may be behind.
     async fn standing(&self, key: &Key) -> Written {
         let subject = format!("{}{key}", self.state.prefix);
         let asking = self.state.stream.get_last_raw_message_by_subject(&subject);
@@ -500,7 +504,7 @@ impl Bucket {
         })
     }
 
-    /// Removes all that stands about a stream, without leaving a marker: nobody is told.
+    /// Removes everything about a stream without leaving a marker: watches do not report it.
     pub(crate) async fn forget_stream(&self, stream: &str) -> Result<(), BucketError> {
         debug_assert!(is_plain(stream), "{stream}");
         let subject = format!("{}{stream}.>", self.streams.prefix);
@@ -525,7 +529,7 @@ impl Bucket {
         streamed_stream(&self.prefix)
     }
 
-    /// Returns the prefix of all its names in NATS.
+    /// Returns the prefix of the fleet's names in NATS.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -539,7 +543,7 @@ impl Bucket {
         format!("{}.input.{input}.{number}", self.prefix)
     }
 
-    /// Returns the message there, from the server that decides on writes: a replica may be behind.
+    /// Returns the message from the server that decides on writes, since a replica may be behind.
     pub(crate) async fn input_message(
         &self,
         subject: &str,
@@ -554,10 +558,10 @@ impl Bucket {
     }
 }
 
-/// All that stands at keys at this moment.
+/// Returns all current entries that match `pattern`.
 ///
 /// # Errors
-/// Where it cannot be read, or not to its end.
+/// They cannot be read, or not completely.
 pub(crate) async fn standing(store: &kv::Store, pattern: &str) -> Result<Vec<kv::Entry>, BucketError> {
     let late = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -571,10 +575,10 @@ pub(crate) async fn standing(store: &kv::Store, pattern: &str) -> Result<Vec<kv:
     }
 }
 
-/// Nothing where no more came, and not that this was all: the last of it may have been removed after it was counted.
+/// Returns `None` if entries stopped coming before the end: the last one may have been removed after counting.
 async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec<kv::Entry>>, BucketError> {
     let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
-    // Where nothing stands, a watch tells nothing, and not that this was all.
+    // A watch of nothing reports nothing, not even its end.
     let counting = pull::Config {
         filter_subject: format!("{}{pattern}", store.prefix),
         inactive_threshold: Duration::from_secs(5),
@@ -600,14 +604,14 @@ async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec
     Ok(None)
 }
 
-/// Returns whether with this entry of a watch all has come that stood when the bucket's last sequence number was
-/// `moment`: entries come in the order in which they were written. How many are still to come by NATS's count goes
-/// stale where one is written anew before it was sent, and then never comes to nothing.
+/// Returns true if a watch has reported everything up to the bucket's last sequence number `moment`: entries are in the
+/// order of writing. NATS's count of pending entries becomes wrong if one is overwritten before it is sent, and then
+/// never reaches zero.
 pub(crate) fn is_all(entry: &kv::Entry, moment: u64) -> bool {
     entry.delta == 0 || entry.revision >= moment
 }
 
-/// Makes a stream of output or input, as large as there is room for.
+/// Creates a stream of output or input with the largest size for which there is space.
 async fn create_bounded(jetstream: &Context, config: stream::Config) -> Result<(), BucketError> {
     let mut failed = None;
     for max_bytes in ROOM {
@@ -636,7 +640,7 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
             let failures = attempts.saturating_sub(1);
             RECONNECTING.pause_after(failures.try_into().unwrap_or(u32::MAX))
         });
-    // What NATS answers goes to a subject that no other machine's key may read.
+    // NATS's answers go to a subject that other machines' keys may not read.
     let inbox = access.nkey.as_deref().and_then(inbox_of);
     if let Some(inbox) = &inbox {
         options = options.custom_inbox_prefix(inbox);
@@ -661,7 +665,7 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
         options = options.add_root_certificates(file.clone());
     }
     let servers: Vec<&str> = access.servers.split(',').map(str::trim).collect();
-    // What NATS's client would log of it is in the error, which is told once.
+    // The error has everything that NATS's client would log.
     let connecting = options.connect(servers).with_subscriber(NoSubscriber::new());
     let client = connecting.await.map_err(|error| failed(error.to_string()))?;
     let version = client.server_info().version;
@@ -673,7 +677,7 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     }
     let jetstream = jetstream::new(client.clone());
     if let Some(inbox) = inbox {
-        // The first answer, which would be waited for in vain.
+        // The first answer: if it may not be read, it would be awaited in vain.
         tokio::select! {
             _ = jetstream.request::<_, _, serde_json::Value>("INFO", &()) => {}
             () = barred.notified() => {
@@ -685,13 +689,13 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     Ok((client, jetstream))
 }
 
-/// Returns the prefix of NATS's answers to the owner of this seed.
+/// Returns the prefix of the subjects for answers to the owner of this seed.
 fn inbox_of(seed: &str) -> Option<String> {
     let key = nkeys::KeyPair::from_seed(seed.trim()).ok()?;
     Some(format!("_INBOX_{}", key.public_key()))
 }
 
-/// Returns the reason why JetStream cannot be used, if there is one.
+/// Returns the reason why JetStream cannot be used, if any.
 async fn without_jetstream(jetstream: &Context) -> Option<String> {
     match jetstream.request::<_, _, serde_json::Value>("INFO", &()).await {
         Ok(answer) => {
@@ -703,8 +707,8 @@ async fn without_jetstream(jetstream: &Context) -> Option<String> {
     }
 }
 
-/// Returns whether a server is of this version or a later one. What says something else than two numbers is believed to
-/// be new.
+/// Returns true if a server has this version or a later one. A version that does not begin with two numbers is assumed
+/// to be new.
 fn is_of(needed: (u64, u64), version: &str) -> bool {
     let mut numbers = version.split('.').map(str::parse::<u64>);
     match (numbers.next(), numbers.next()) {
@@ -713,9 +717,10 @@ fn is_of(needed: (u64, u64), version: &str) -> bool {
     }
 }
 
-/// A KV bucket as the stream that it is. async-nats makes them only where the server tells more of the account than
-/// nats-server 2.9 does. Without `allow_direct` reads are answered by whoever decides on writes, and never by a copy. Without
-/// `allow_rollup` a message replaces what stands at its own key and nothing else: all who submit may write messages.
+/// Returns a KV bucket as a stream. async-nats creates buckets only if the server reports more about the account than
+/// nats-server 2.9 does. Without `allow_direct` only the server that decides on writes answers reads, never a replica.
+/// Without `allow_rollup` a message replaces only the value of its own key, which matters because all submitters may
+/// write messages.
 fn bucket_config(bucket: &str, keep: Duration, replicas: usize) -> stream::Config {
     stream::Config {
         name: format!("KV_{bucket}"),
@@ -753,10 +758,10 @@ fn input_stream(prefix: &str) -> String {
     format!("{prefix}-input")
 }
 
-/// A number that no other process has.
+/// Returns a random number.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Fails only where the system has no randomness at all.
+    // Fails only if the system has no randomness.
     if aws_lc_rs::rand::fill(&mut bytes).is_err() {
         tracing::warn!("no randomness");
     }

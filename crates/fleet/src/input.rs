@@ -1,6 +1,6 @@
-//! The standard input of a job: what all of its hosts read. It is in a stream of its own, because every node watches all of
-//! the state, and only some of them need a job's input. An order names it by its SHA-256, and nobody starts a command
-//! before all of it is there.
+//! The standard input of a job, which all of its hosts read. It is in a separate stream, because every node watches all
+//! of the state, but only some of them need a job's input. An order names it by its SHA-256, and no command is started
+//! before all of it has arrived.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ use trunkline_request::failure::ErrorKind;
 use crate::bucket::{Bucket, BucketError, is_plain, random};
 use crate::order::job::OrderedInput;
 
-/// The size of one message. Where NATS is asked for it, it comes as base64, and a message of NATS holds 1 MB.
+/// The size of one message. When NATS is asked for a message, it sends it as base64, and a NATS message holds 1 MB.
 const PIECE: usize = 256 * 1024;
 
-/// The number of messages on their way to NATS at once.
+/// The number of messages that are sent to NATS at the same time.
 const AHEAD: usize = 8;
 
-/// The number of requests for a message that NATS did not answer for, and the pause before each.
+/// The number of requests for a message if NATS does not answer, and the pause before each.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,25 +35,25 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// It is older than what NATS keeps, or was removed.
+    /// It is older than the data that NATS keeps, or was removed.
     #[error("the job's input is not in NATS any more")]
     Gone,
-    /// It is not what the submitter has signed.
+    /// It differs from the one that the submitter signed.
     #[error("the job's input is damaged: it is not what its submitter signed")]
     Damaged,
-    /// The order names one that nobody may send.
+    /// The order describes an input that cannot exist.
     #[error("the job's input is longer than {} MiB, or cannot be read", LONGEST_INPUT >> 20)]
     Malformed,
     /// NATS does not answer.
     #[error("the job's input cannot be read from NATS: {0}")]
     Nats(String),
-    /// The node's disk.
+    /// The node's disk failed.
     #[error("the job's input cannot be kept on this node: {0}")]
     Disk(#[from] io::Error),
 }
 
 impl InputError {
-    /// Returns the party to blame.
+    /// Returns the kind of failure, which names the responsible party.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone | Self::Damaged | Self::Malformed => ErrorKind::Configuration,
@@ -63,10 +63,10 @@ impl InputError {
     }
 }
 
-/// Hands an input to NATS, for a job that is to name it.
+/// Uploads an input to NATS, for a job that will name it.
 ///
 /// # Errors
-/// Where NATS does not take all of it. No job has it then.
+/// If NATS does not take all of it. Then no job has it.
 pub async fn upload(bucket: &Bucket, data: &[u8]) -> Result<OrderedInput, BucketError> {
     let id = format!("{:016x}", random());
     let mut digest = Context::new(&SHA256);
@@ -99,7 +99,7 @@ pub async fn upload(bucket: &Bucket, data: &[u8]) -> Result<OrderedInput, Bucket
     Ok(input)
 }
 
-/// A job's input on a node: whole, as it was signed, in a file without a name.
+/// A job's input on a node: complete, as it was signed, in a file without a name.
 #[derive(Debug)]
 pub struct Input {
     file: Arc<File>,
@@ -107,7 +107,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Gets it from NATS, into a file in this directory.
+    /// Downloads it from NATS into a file in this directory.
     pub(crate) async fn fetch(
         bucket: &Bucket,
         wanted: &OrderedInput,
@@ -135,10 +135,10 @@ impl Input {
         Ok(Self { file, bytes })
     }
 
-    /// Returns the bytes at this place; nothing at its end.
+    /// Returns the bytes at this position; nothing at the end.
     ///
     /// # Errors
-    /// The node's disk.
+    /// If the node's disk fails.
     pub async fn read_at(&self, place: u64) -> io::Result<Vec<u8>> {
         let file = self.file.clone();
         let len = self.bytes.saturating_sub(place);

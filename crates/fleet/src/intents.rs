@@ -1,4 +1,4 @@
-//! The log of intents: what this machine means to execute, on the disk before it does.
+//! The log of intents: everything that this machine is about to execute, written to disk before it does so.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,10 +16,10 @@ use crate::state::{Intended, Intent, JobId, Returned};
 #[derive(Debug)]
 pub struct IntentLog {
     disk: Connection,
-    /// The fleet that it is kept for: the log of another one says nothing about this.
+    /// The fleet that the log belongs to: the log of another fleet says nothing about this one.
     fleet: i64,
-    /// For how many seconds the name of what was executed is remembered, whatever NATS says that it still has; `None` for
-    /// good.
+    /// The number of seconds for which the name of an executed order is remembered, whatever NATS still reports;
+    /// `None`: for ever.
     remembers: Option<u64>,
 }
 
@@ -30,16 +30,17 @@ pub enum Change {
     Intend(Intent),
     /// The result of an intent.
     Note(Intent, Returned),
-    /// An intent is settled, when this revision was the highest that had been seen. Where it had a result that is kept, so
-    /// that the same is never executed again.
+    /// An intent is settled, at the time when this was the highest revision seen. If it had a result, it is kept, so
+    /// that the same order is never executed again.
     Close(Intent, u64),
-    /// The highest revision that was seen.
+    /// The highest revision seen.
     Highest(u64),
-    /// The bucket has nothing from before this revision any more: jobs that were settled by then can be begun by nobody.
+    /// The bucket has nothing left from before this revision: jobs that were settled by then can no longer be started
+    /// by anybody.
     Drop(u64),
 }
 
-/// The reason why there is no log.
+/// The reason why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the log of intents {file}: {why}; without it nothing is run for the fleet")]
 pub struct LogError {
@@ -48,11 +49,11 @@ pub struct LogError {
 }
 
 impl IntentLog {
-    /// Opens the log of a fleet, which keeps jobs for so long, in a directory, which is made if missing; both are the user's
-    /// alone.
+    /// Opens the log of a fleet in a directory, which is made if it is missing. The fleet keeps jobs for the time
+    /// `keep`. The directory and the file are accessible only to the user.
     ///
     /// # Errors
-    /// Where there is no directory, no right or no space.
+    /// If the directory cannot be made, or the file cannot be opened or written.
     pub fn open(directory: &Path, fleet: u64, keep: Duration) -> Result<Self, LogError> {
         let file = directory.join("fleet.sqlite");
         let failed = |why: String| LogError {
@@ -68,7 +69,8 @@ impl IntentLog {
         created.map_err(|error| failed(error.to_string()))?;
         let open = || {
             let disk = Connection::open(&file)?;
-            // Two processes with one log would each take the other's intents for an earlier life of their own.
+            // Two processes with the same log would each mistake the other's intents for those of their own earlier
+            // life.
             disk.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
             disk.pragma_update(None, "journal_mode", "WAL")?;
             // Each commit is synced: after a crash nothing may be missing.
@@ -90,7 +92,7 @@ impl IntentLog {
         };
         let disk = open().map_err(|error: rusqlite::Error| failed(error.to_string()))?;
         let fleet = fleet.cast_signed();
-        // An order may be as old as that when it comes, and executed then.
+        // An order may be as old as that when it arrives, and is executed then.
         let remembers = longest_apart(keep).map(|longest| longest.saturating_mul(2));
         Ok(Self {
             disk,
@@ -99,10 +101,10 @@ impl IntentLog {
         })
     }
 
-    /// The intents that were not closed, with what they returned.
+    /// Returns the intents that were not closed, with their results.
     ///
     /// # Errors
-    /// Where the disk fails.
+    /// If the disk fails.
     pub(crate) fn open_intents(&self) -> Result<Vec<(Intent, Option<Returned>)>, rusqlite::Error> {
         let mut select = self
             .disk
@@ -123,9 +125,9 @@ impl IntentLog {
         Ok(intents)
     }
 
-    /// Writes down what has come, all of it with one sync. Returns what became of each intent; the rest is written, or is
-    /// told of in the log of this process: a result is then lost if this process is, and an intent is settled again by the
-    /// next one.
+    /// Writes changes down, all of them with one sync. Returns the outcome for each intent. If another change cannot be
+    /// written, this is logged: a result is then lost if this process ends, and an intent is settled again by the next
+    /// process.
     pub fn write(&mut self, changes: &[Change]) -> Vec<Intended> {
         self.write_at(changes, seconds_since_1970())
     }
@@ -184,7 +186,7 @@ impl IntentLog {
                     insert.execute(params![fleet, in_sqlite(*highest)])?;
                 }
                 Change::Drop(first) => {
-                    // What it returned is of no more use; its name is, for as long as its order would be taken again.
+                    // The result is no longer needed. The name is, for as long as its order would be accepted again.
                     let mut forget = writing.prepare_cached(
                         "UPDATE intents_of SET returned = NULL, claim = x'' WHERE fleet = ?1 AND closed > 0 AND closed < ?2
                          AND returned IS NOT NULL",
@@ -203,7 +205,7 @@ impl IntentLog {
         Ok(intended)
     }
 
-    /// The highest revision that was seen; 0 before any was.
+    /// Returns the highest revision seen; 0 before any.
     pub fn highest(&self) -> u64 {
         let select = self.disk.query_row(
             "SELECT revision FROM highest_of WHERE fleet = ?1",
@@ -259,13 +261,13 @@ mod tests {
         let closed: Vec<_> = (0..3).map(|host| Change::Close(intent(host), 50)).collect();
         log.write(&closed);
         assert_eq!(log.open_intents().unwrap(), []);
-        // Of its job the bucket has something yet.
+        // The bucket still has something of its job.
         log.write(&[Change::Drop(50)]);
         assert_eq!(
             log.write(&[intend(0), intend(1)]),
             [Intended::Noted, Intended::Before]
         );
-        // NATS shows it no more; by this machine's clock it could come again.
+        // NATS no longer shows it, but by this machine's clock it could come again.
         let now = seconds_since_1970();
         log.write_at(&[Change::Drop(51)], now + 2 * KEEP.as_secs());
         assert_eq!(
@@ -279,7 +281,7 @@ mod tests {
         );
         drop(log);
 
-        // A fleet that was made anew in the place of that one.
+        // A fleet that was made anew in place of that one.
         let mut log = IntentLog::open(directory.path(), 1, KEEP).unwrap();
         assert_eq!((log.open_intents().unwrap(), log.highest()), (vec![], 0));
         assert_eq!(log.write(&[intend(1)]), [Intended::Noted]);

@@ -1,9 +1,10 @@
 //! Many control machines ("nodes") that share hosts and jobs over NATS JetStream, so that nothing runs twice.
 //!
-//! [`state`] decides everything and does no I/O: it is fed with what the fleet's bucket says, with the answers to what it
-//! wrote there, and with the time, and says what to write, to note on disk and to execute. [`running`] does that for it,
-//! [`submitting`] is for those who have jobs, [`watching`] for those who look at the fleet; [`metrics`] are a node's numbers.
-//! docs/adr/0017-a-fleet-on-jetstream.md says why it is built like this.
+//! [`state`] makes all decisions and does no I/O: it receives the entries of the fleet's bucket, the answers to its
+//! writes, and the time, and returns the entries to write, the intents to note on disk and the commands to execute.
+//! [`running`] does that work for it. [`submitting`] is for people with jobs, [`watching`] for those who watch the
+//! fleet, and [`metrics`] are a node's numbers. docs/adr/0017-a-fleet-on-jetstream.md gives the reasons for this
+//! design.
 
 pub mod allow;
 pub mod bucket;

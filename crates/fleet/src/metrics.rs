@@ -18,10 +18,10 @@ use prometheus_client::registry::{Registry, Unit as OfUnit};
 
 use crate::state::{Action, Fate, Intent, Key, Lease, Node, Observed, Time, Token, Unit, Value, Written};
 
-/// Numbers that only grow, by a label with few values.
+/// Counters by a label with few values.
 type Counts = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// The numbers of a node, for as long as its process lives.
+/// The metrics of a node's process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -43,7 +43,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let [gained, lost, renewals, claims, hosts] = [(); 5].map(|()| Counts::default());
         let [output_messages, output_bytes, output_lost] = [(); 3].map(|()| Counter::default());
-        // 1 ms to 16 s: an answer of NATS is waited for 3 s.
+        // 1 ms to 16 s. The limit for an answer of NATS is 3 s.
         let renewal_time = Histogram::new(exponential_buckets(0.001, 2.0, 15));
         // 10 ms to 11 h.
         let [execution_time, start_delay] =
@@ -140,7 +140,7 @@ impl trunkline_http::metrics::Metrics for Metrics {
 }
 
 impl Metrics {
-    /// A piece of output has been sent.
+    /// Counts a piece of output.
     pub(crate) fn output(&self, bytes: usize, is_taken: bool) {
         if !is_taken {
             self.output_lost.inc();
@@ -160,21 +160,21 @@ enum Sent {
     Fate(&'static str),
 }
 
-/// Counts what a node does, beside its loop.
+/// Counts a node's work from outside of its loop.
 #[derive(Debug)]
 pub(crate) struct Observer {
     metrics: Arc<Metrics>,
     sent: HashMap<Token, (Sent, Time)>,
     started: HashMap<(String, u32), Time>,
-    /// The units that the node held when it was looked at last.
+    /// The units that the node held at the last look.
     held: BTreeSet<Unit>,
-    /// Those that it is taking, and what became of their owner; those that it gives away, and why.
+    /// The units that it is taking, with the reason; those that it gives away, with the reason.
     taking: HashMap<Unit, &'static str>,
     giving: HashMap<Unit, &'static str>,
 }
 
 impl Observer {
-    /// Of a node whose client of NATS counts here.
+    /// Returns the observer of a node with this NATS client.
     pub(crate) fn new(metrics: Arc<Metrics>, nats: Arc<Statistics>) -> Self {
         metrics
             .present
@@ -195,7 +195,7 @@ impl Observer {
         &self.metrics
     }
 
-    /// The node wants something done.
+    /// Notes an action of the node.
     pub(crate) fn acts(&mut self, now: Time, node: &Node, action: &Action) {
         let Action::Write {
             token, key, value, ..
@@ -232,7 +232,7 @@ impl Observer {
         self.sent.insert(*token, (sent, now));
     }
 
-    /// A write has been answered, or not.
+    /// Notes the outcome of a write.
     pub(crate) fn note_write(&mut self, now: Time, token: Token, written: &Written) {
         let Some((sent, at)) = self.sent.remove(&token) else {
             return;
@@ -259,7 +259,7 @@ impl Observer {
         }
     }
 
-    /// A command is started, of a job that was submitted then (seconds since 1970).
+    /// Notes the start of a command, whose job was submitted at that time (seconds since 1970).
     pub(crate) fn note_start(&mut self, now: Time, intent: &Intent, submitted: u64) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let delay = since.saturating_sub(Duration::from_secs(submitted));
@@ -267,7 +267,7 @@ impl Observer {
         self.started.insert((intent.job.0.clone(), intent.host), now);
     }
 
-    /// A command has ended.
+    /// Notes the end of a command.
     pub(crate) fn note_end(&mut self, now: Time, intent: &Intent) {
         if let Some(since) = self.started.remove(&(intent.job.0.clone(), intent.host)) {
             let took = now.saturating_sub(since);
@@ -275,7 +275,7 @@ impl Observer {
         }
     }
 
-    /// Looks at the node as it is now.
+    /// Updates the metrics from the node's current state.
     pub(crate) fn look(&mut self, now: Time, node: &Node, is_connected: bool) {
         let observed = node.observe(now);
         for unit in observed.held.difference(&self.held) {
@@ -287,7 +287,7 @@ impl Observer {
             self.metrics.lost.get_or_create(&[("reason", why)]).inc();
         }
         self.held.clone_from(&observed.held);
-        // What came to nothing.
+        // Attempts that came to nothing.
         self.taking.retain(|unit, _| !observed.held.contains(unit));
         self.giving.retain(|unit, _| observed.held.contains(unit));
         let mut present = self
@@ -300,7 +300,7 @@ impl Observer {
     }
 }
 
-/// The state at the moment.
+/// The current state.
 #[derive(Debug)]
 struct Present {
     since: SystemTime,

@@ -1,7 +1,7 @@
-//! An order of a job or of a stream: what its submitter signs with an nkey, and what everybody reads.
+//! The order of a job or a stream: its submitter signs it with an nkey, and everyone reads it.
 //!
-//! Its name is made from what is signed, the submitter's key among it: whatever else is written to its place is not it, and who
-//! knows a job's name is told of that job or of none.
+//! Its name is derived from the signed text, which includes the submitter's key. So data that is written in its place
+//! is recognised, and the name of a job identifies exactly that job.
 
 pub mod job;
 pub mod stream;
@@ -17,7 +17,7 @@ use trunkline_request::destination::Destination;
 use crate::bucket::{Charter, PROTOCOL, decode, encode, random};
 use crate::signed::{Purpose, Signed, digest_of};
 
-/// The number of hosts in one value of the bucket: about 100 KB, where NATS accepts 1 MB.
+/// The number of hosts in one value of the bucket: about 100 KB, while NATS accepts 1 MB.
 const HOSTS_IN_A_PART: usize = 1000;
 
 /// The most hosts of one job or stream.
@@ -26,14 +26,14 @@ pub const MOST_HOSTS: usize = 100_000;
 /// The most parts of a list of hosts.
 pub(crate) const MOST_PARTS: usize = MOST_HOSTS / HOSTS_IN_A_PART;
 
-/// The longest time that an order may name: a year.
+/// The longest time in an order: a year.
 pub const LONGEST_TIME: Duration = Duration::from_secs(366 * 86_400);
 
-/// The number of letters and digits of a name.
+/// The length of a name.
 const NAME: usize = 24;
 
-/// The maximum difference between a submitter's clock and the server's, in seconds: a stored order cannot be replayed
-/// later.
+/// The maximum difference between a submitter's clock and the server's, in seconds, so that an old order cannot be
+/// replayed.
 const CLOCKS_APART: u64 = 600;
 
 /// The kind of an order.
@@ -78,7 +78,7 @@ pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
     /// Its kind.
     const KIND: Kind;
 
-    /// Takes times that are longer than [`LONGEST_TIME`] for that.
+    /// Limits times to [`LONGEST_TIME`].
     fn limit_times(&mut self);
 }
 
@@ -88,36 +88,36 @@ pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
 pub struct Order<T: OrderTerms> {
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// [`Charter::id`]: it is none of another fleet's.
+    /// [`Charter::id`], so that it is valid in no other fleet.
     pub fleet: u64,
-    /// A random number: two orders of the same have two names.
+    /// A random number, so that equal orders have different names.
     pub nonce: u64,
     /// The submitter's public nkey.
     pub submitter: String,
-    /// Seconds since 1970, by the submitter's clock.
+    /// The time in seconds since 1970, by the submitter's clock.
     pub at: u64,
     /// The number of hosts.
     pub hosts: u32,
-    /// Of all parts of its list of hosts.
+    /// The digest of all parts of its list of hosts.
     #[serde(with = "serde_bytes")]
     pub digest: Vec<u8>,
-    /// The terms for all of them.
+    /// The terms for all hosts.
     pub terms: T,
 }
 
-/// A host of an order, and what is run on it.
+/// A host of an order, and its command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderedHost {
-    /// The name for people.
+    /// The name for display.
     pub name: String,
-    /// The destination. The node's ssh_config says the rest.
+    /// The destination. The node's ssh_config has the rest.
     pub destination: Destination,
     /// The command line.
     #[serde(with = "serde_bytes")]
     pub command: Vec<u8>,
 }
 
-/// The part that every version of an order has.
+/// The part that is the same in every version of an order.
 #[derive(Debug, Deserialize)]
 struct Header {
     protocol: u32,
@@ -126,7 +126,7 @@ struct Header {
     hosts: u32,
 }
 
-/// That a job or a stream is to end.
+/// The cancellation of a job or a stream.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound = "I: Serialize + DeserializeOwned")]
 struct Cancellation<I> {
@@ -142,7 +142,7 @@ pub enum OrderError {
     /// It cannot be read.
     #[error("the {0} cannot be read: it was written by another version of trunkline, or damaged")]
     Malformed(Kind),
-    /// Of another version.
+    /// It has another version.
     #[error(
         "the {kind} speaks protocol {theirs} and this fleet {PROTOCOL}; use the same version of trunkline on all machines"
     )]
@@ -154,10 +154,10 @@ pub enum OrderError {
         /// The number of its hosts.
         hosts: u32,
     },
-    /// Of another name.
+    /// It does not match its name.
     #[error("what stands in the place of the {0} is another one: somebody has replaced it")]
     Replaced(Kind),
-    /// Not by the one whose name it has.
+    /// It is not signed by its submitter.
     #[error("the {kind} is not signed by {submitter}, whose name it has")]
     Signature {
         /// Its kind.
@@ -165,10 +165,10 @@ pub enum OrderError {
         /// The submitter that it names.
         submitter: String,
     },
-    /// Submitted to another one.
+    /// It was submitted to another fleet.
     #[error("the {0} was submitted to another fleet, or to the one that was here before; submit it anew")]
     Fleet(Kind),
-    /// Its time is not the server's.
+    /// Its time differs from the server's.
     #[error(
         "the {kind}'s time is {apart} s from that of NATS: set the submitter's clock; a {kind} that is sent a second time is not \
          taken"
@@ -176,10 +176,10 @@ pub enum OrderError {
     Time {
         /// Its kind.
         kind: Kind,
-        /// By how many seconds.
+        /// The difference in seconds.
         apart: u64,
     },
-    /// By the clock of this machine it is from another time than the fleet keeps jobs.
+    /// By this machine's clock it is older or newer than the time for which the fleet keeps jobs.
     #[error(
         "the {kind} was signed {days} days from now by this machine's clock, and the fleet does not keep it as long: set the clock, \
          or somebody has sent again what was kept elsewhere"
@@ -187,37 +187,37 @@ pub enum OrderError {
     Old {
         /// Its kind.
         kind: Kind,
-        /// By how much, at least.
+        /// The difference in days, rounded down.
         days: u64,
     },
     /// It cannot be signed.
     #[error("the nkey cannot sign: {0}")]
     Key(String),
-    /// No hosts, or too many.
+    /// It has no hosts, or too many.
     #[error("a {kind} has 1 to {MOST_HOSTS} hosts, not {hosts}")]
     Hosts {
         /// Its kind.
         kind: Kind,
-        /// The number that it has.
+        /// The number of hosts.
         hosts: usize,
     },
 }
 
-/// An order as it is written: signed, and the parts of its list of hosts.
+/// A signed order, and the parts of its list of hosts.
 #[derive(Debug)]
 pub struct Written<I> {
     /// Its name.
     pub id: I,
-    /// Of [`Signed`].
+    /// An encoded [`Signed`].
     pub order: Vec<u8>,
-    /// Each of at most `HOSTS_IN_A_PART`.
+    /// Parts of at most `HOSTS_IN_A_PART` hosts.
     pub parts: Vec<Vec<u8>>,
 }
 
-/// Writes an order down, signed, at this time (seconds since 1970).
+/// Signs an order at this time (seconds since 1970).
 ///
 /// # Errors
-/// If there are no hosts or too many, or the key has no private half.
+/// There are no hosts or too many, or the key has no private half.
 pub fn sign<T: OrderTerms>(
     key: &KeyPair,
     charter: &Charter,
@@ -246,7 +246,7 @@ pub fn sign<T: OrderTerms>(
     Ok(Written { id, order, parts })
 }
 
-/// Reads an order that NATS got at this time (seconds since 1970, by its clock), and checks who says so.
+/// Decodes an order that NATS received at this time (seconds since 1970, by its clock), and checks its signature.
 pub(crate) fn read<T: OrderTerms>(
     charter: &Charter,
     id: &T::Id,
@@ -256,7 +256,7 @@ pub(crate) fn read<T: OrderTerms>(
     let kind = T::KIND;
     let malformed = |_| OrderError::Malformed(kind);
     let signed: Signed = decode(bytes).map_err(malformed)?;
-    // First of all: what is another one, or nobody has signed, says nothing, not even its version.
+    // Checked first: nothing in an unsigned or replaced order can be trusted, not even its version.
     if T::Id::from(name_of(kind, &signed.text)) != *id {
         return Err(OrderError::Replaced(kind));
     }
@@ -285,22 +285,22 @@ pub(crate) fn read<T: OrderTerms>(
     Ok(order)
 }
 
-/// The time by this machine's clock, which may be set.
+/// Returns the time by this machine's clock, which may be set wrong.
 pub(crate) fn seconds_since_1970() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs()
 }
 
-/// Returns the maximum difference between an order and this machine's own clock, in seconds; `None` if the fleet keeps
-/// jobs for ever. The clock may be wrong by a day: NATS's clock says the same more exactly, but is only as honest as
-/// whoever runs NATS.
+/// Returns the maximum difference between an order's time and this machine's clock, in seconds; `None` if the fleet
+/// keeps jobs forever. A day is always allowed for a wrong clock: NATS's clock is more exact, but only as trustworthy
+/// as its operator.
 pub(crate) fn longest_apart(keep: Duration) -> Option<u64> {
     const A_DAY: Duration = Duration::from_secs(86_400);
     (!keep.is_zero()).then(|| keep.max(A_DAY).as_secs().saturating_add(CLOCKS_APART))
 }
 
 impl<T: OrderTerms> Order<T> {
-    /// Whether this machine's own clock (seconds since 1970) allows it, too.
+    /// Checks the order's time by this machine's own clock (seconds since 1970).
     pub(crate) fn check_time(&self, keep: Duration, now: u64) -> Result<(), OrderError> {
         let apart = self.at.abs_diff(now);
         match longest_apart(keep) {
@@ -316,12 +316,12 @@ impl<T: OrderTerms> Order<T> {
         usize::try_from(self.hosts).unwrap_or(usize::MAX)
     }
 
-    /// In how many parts its list of hosts is.
+    /// Returns the number of parts of its list of hosts.
     pub(crate) fn parts(&self) -> usize {
         self.count().div_ceil(HOSTS_IN_A_PART)
     }
 
-    /// The hosts, once all parts are there.
+    /// Decodes the hosts from all parts.
     pub(crate) fn read_hosts(&self, parts: &[Vec<u8>]) -> Result<Vec<OrderedHost>, OrderError> {
         if digest_of(parts) != self.digest {
             return Err(OrderError::Signature {
@@ -341,7 +341,7 @@ impl<T: OrderTerms> Order<T> {
     }
 }
 
-/// Says that a job or a stream is to end.
+/// Signs the cancellation of a job or a stream.
 pub(crate) fn sign_cancel<T: OrderTerms>(
     key: &KeyPair,
     charter: &Charter,
@@ -356,15 +356,14 @@ pub(crate) fn sign_cancel<T: OrderTerms>(
     seal(key, T::KIND.end(), text)
 }
 
-/// Returns whether it is the one with this key who says that a job or a stream is to end.
+/// Returns true if `cancel` is a cancellation of this job or stream, signed by the key `who`.
 pub(crate) fn is_cancel<T: OrderTerms>(charter: &Charter, id: &T::Id, who: &str, cancel: &Signed) -> bool {
     let said = decode::<Cancellation<T::Id>>(&cancel.text);
     said.is_ok_and(|said| said.fleet == charter.id && said.ends == *id && said.by == who)
         && cancel.is_by(who, T::KIND.end())
 }
 
-/// The name of what is signed: 120 bits of its SHA-256, in the letters and digits of base32 (RFC 4648 section 6), which are lower-case
-/// here.
+/// Returns the name of a signed text: 120 bits of its SHA-256 in base32 (RFC 4648 section 6), in lower case.
 pub fn name_of(kind: Kind, text: &[u8]) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let digest = kind.order().digest(text);
@@ -377,7 +376,7 @@ pub fn name_of(kind: Kind, text: &[u8]) -> String {
         .collect()
 }
 
-/// Returns whether it can be the name of a job or a stream.
+/// Returns true if it can be the name of a job or a stream.
 pub fn is_name(text: &str) -> bool {
     text.len() == NAME && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
 }
@@ -437,7 +436,7 @@ pub(crate) mod tests {
             Err(OrderError::Signature { .. })
         ));
 
-        // By this machine's own clock: as long as the fleet keeps it, a day at least.
+        // By this machine's own clock: as long as the fleet keeps it, but at least a day.
         let week = Duration::from_secs(7 * 86_400);
         for (keep, now, is_taken) in [
             (week, 1000 + 7 * 86_400, true),
@@ -473,7 +472,7 @@ pub(crate) mod tests {
         an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(&stream_terms(None));
     }
 
-    /// An order as its submitter may sign it with a program of its own.
+    /// Signs an order as a submitter could with its own program.
     fn signed_order<T: OrderTerms>(
         change: impl FnOnce(&mut Order<T>),
         charter: &Charter,
@@ -579,7 +578,7 @@ pub(crate) mod tests {
             as_job(of_stream.id.0.clone()),
             Err(OrderError::Replaced(_))
         ));
-        // Nor is it where the name is made as that of the other.
+        // Nor if its name is made like that of the other kind.
         let text = decode::<Signed>(&of_job.order).unwrap().text;
         let as_named = as_stream(name_of(Kind::Stream, &text));
         assert!(matches!(as_named, Err(OrderError::Signature { .. })));
@@ -601,10 +600,10 @@ pub(crate) mod tests {
             ..sign_cancel::<JobTerms>(&other, &charter, &job).unwrap()
         };
         assert!(!ends(&me, &forged));
-        // An order of the same one is signed, too, and cancels nothing.
+        // An order signed by the same key cancels nothing.
         let written = sign(&key, &charter, 1000, &[host("a")], JobTerms::default()).unwrap();
         assert!(!ends(&me, &decode(&written.order).unwrap()));
-        // A job and a stream of one name are two things.
+        // A job and a stream of the same name are different.
         let of_stream = sign_cancel::<StreamTerms>(&key, &charter, &stream).unwrap();
         assert!(is_cancel::<StreamTerms>(&charter, &stream, &me, &of_stream));
         assert!(!is_cancel::<StreamTerms>(&charter, &stream, &me, &cancel));

@@ -1,8 +1,8 @@
-//! The state of a fleet and its changes, as those are told who look at it, in parts of a bounded size.
+//! The state of a fleet and its changes, as reported to watchers, in parts of a bounded size.
 
 use serde::Serialize;
 
-/// The most nodes, jobs or streams in one [`FleetUpdate`].
+/// The maximum number of nodes, jobs or streams in one [`FleetUpdate`].
 pub const IN_A_PART: usize = 200;
 
 /// The changes. All texts are printable lines, and bounded.
@@ -10,19 +10,19 @@ pub const IN_A_PART: usize = 200;
 pub struct FleetUpdate {
     /// Nodes that are new or have changed.
     pub nodes: Vec<NodeReport>,
-    /// Zones of which a shard has moved, whole.
+    /// Zones with a shard that has moved. Each is complete.
     pub zones: Vec<ZoneReport>,
-    /// Moves that are new, or of which more shards are known now.
+    /// Moves that are new, or that include more shards now.
     pub moves: Vec<MoveReport>,
     /// Jobs that are new or have changed.
     pub jobs: Vec<JobReport>,
-    /// Names of jobs that the fleet does not keep any more.
+    /// Names of jobs that the fleet no longer keeps.
     pub jobs_gone: Vec<String>,
     /// Streams that are new or have changed.
     pub streams: Vec<StreamReport>,
-    /// Names of streams that the fleet does not keep any more.
+    /// Names of streams that the fleet no longer keeps.
     pub streams_gone: Vec<String>,
-    /// The fleet itself, in the last part of what is told of a moment.
+    /// The fleet itself, in the last part of each report.
     pub fleet: Option<FleetReport>,
 }
 
@@ -35,15 +35,15 @@ pub struct FleetReport {
     pub servers: String,
     /// The reason why nothing is started, if there is one.
     pub frozen: Option<String>,
-    /// The seconds since the connection to NATS was lost, if it was: the reports are as old as that.
+    /// The number of seconds since the connection to NATS was lost, if it is lost. The reports are that old.
     pub cut_off: Option<u64>,
     /// The time, in seconds since 1970, by this machine's clock.
     pub now: u64,
-    /// The bucket's highest sequence number that was seen.
+    /// The highest sequence number of the bucket seen.
     pub sequence: u64,
-    /// Jobs that the fleet keeps and that are too old to be told of.
+    /// The number of jobs that the fleet keeps but that are too old to be reported.
     pub older_jobs: u32,
-    /// Streams that the fleet keeps and that are too old to be told of.
+    /// The number of streams that the fleet keeps but that are too old to be reported.
     pub older_streams: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct FleetReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It was not heard of for as long as a lease lasts.
+    /// It was not heard from for as long as a lease lasts.
     Lost,
     /// It starts nothing.
     InTrouble,
@@ -65,7 +65,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// Returns the word that people read.
+    /// Returns the word for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -88,11 +88,11 @@ pub struct NodeReport {
     pub state: NodeState,
     /// The version of its program.
     pub version: String,
-    /// Hosts on which it runs something.
+    /// The number of hosts on which it runs something.
     pub running: u32,
-    /// Shards that are its.
+    /// The number of shards that it owns.
     pub shards: u32,
-    /// The time when it was last heard of, in seconds since 1970, by this machine's clock.
+    /// The time when it was last heard from, in seconds since 1970, by this machine's clock.
     pub heard: u64,
     /// The reason why it starts nothing, if there is one.
     pub trouble: Option<String>,
@@ -105,7 +105,7 @@ pub struct ZoneReport {
     pub site: Option<String>,
     /// The names of the nodes that own shards of it.
     pub nodes: Vec<String>,
-    /// For each shard the place of its owner in `nodes`.
+    /// The index in `nodes` of each shard's owner.
     pub owners: Vec<Option<u16>>,
 }
 
@@ -113,18 +113,18 @@ pub struct ZoneReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveReason {
-    /// Nobody had them before.
+    /// Nobody owned them before.
     New,
-    /// Their owner left, or drains.
+    /// Their owner left, or is draining.
     Left,
-    /// Their owner was not heard of any more.
+    /// Their owner was no longer heard from.
     Lost,
-    /// A node has come or gone, and they were divided anew.
+    /// A node came or left, and the shards were divided anew.
     Divided,
 }
 
 impl MoveReason {
-    /// Returns the word that people read.
+    /// Returns the word for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -138,7 +138,7 @@ impl MoveReason {
 /// Shards of one zone that moved together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveReport {
-    /// Numbers them, in their order.
+    /// The number of the move, in order.
     pub id: u64,
     /// The time of the first move, in seconds since 1970, by this machine's clock.
     pub at: u64,
@@ -146,7 +146,7 @@ pub struct MoveReport {
     pub site: Option<String>,
     /// The former owner.
     pub from: Option<String>,
-    /// The present owner.
+    /// The current owner.
     pub to: String,
     /// The reason.
     pub reason: MoveReason,
@@ -159,36 +159,36 @@ pub struct MoveReport {
 pub struct JobReport {
     /// Its name.
     pub job: String,
-    /// The public nkey of who submitted it.
+    /// The public nkey of the submitter.
     pub submitter: String,
     /// The time of its submission, in seconds since 1970, by the submitter's clock.
     pub at: u64,
-    /// All of its hosts.
+    /// The number of its hosts.
     pub hosts: u32,
-    /// Those that are being executed.
+    /// The number of hosts where it is being executed.
     pub running: u32,
-    /// Those that returned 0.
+    /// The number of hosts that returned 0.
     pub succeeded: u32,
-    /// Those that did not.
+    /// The number of hosts that did not.
     pub failed: u32,
-    /// Those that were not and will not be started.
+    /// The number of hosts that were not started and will not be.
     pub not_started: u32,
-    /// Those that may have started.
+    /// The number of hosts that may have started.
     pub unknown: u32,
-    /// Somebody has said that it is to end.
+    /// True if somebody has requested its end.
     pub cancelled: bool,
-    /// Some of the hosts that did not succeed, and why, in words.
+    /// Some of the hosts that did not succeed, each with the reason for display.
     pub failures: Vec<(String, String)>,
 }
 
 impl JobReport {
-    /// Hosts whose fate is settled.
+    /// Returns the number of hosts with a settled fate.
     pub fn settled_hosts(&self) -> u32 {
         let counts = [self.succeeded, self.failed, self.not_started, self.unknown];
         counts.into_iter().fold(0, u32::saturating_add)
     }
 
-    /// Returns its state, in one word.
+    /// Returns the job's state in one word.
     pub fn state(&self) -> &'static str {
         match () {
             () if self.settled_hosts() >= self.hosts => "done",
@@ -205,29 +205,29 @@ impl JobReport {
 pub struct StreamReport {
     /// Its name.
     pub stream: String,
-    /// The public nkey of who submitted it.
+    /// The public nkey of the submitter.
     pub submitter: String,
     /// The time of its submission, in seconds since 1970, by the submitter's clock.
     pub at: u64,
-    /// The subject of JetStream that it writes to, if it does.
+    /// The subject of JetStream that it writes to, if any.
     pub subject: Option<String>,
-    /// All of its hosts.
+    /// The number of its hosts.
     pub hosts: u32,
-    /// Those on which the command runs.
+    /// The number of hosts where the command runs.
     pub running: u32,
-    /// Those on which it has ended for good.
+    /// The number of hosts where it has ended for good.
     pub ended: u32,
-    /// Of these, the ones on which it did not return 0.
+    /// The number of ended hosts where it did not return 0.
     pub failed: u32,
-    /// Those whose node does not run it because it may not.
+    /// The number of hosts where their node does not run it because that is not allowed.
     pub refused: u32,
     /// The number of times that nodes have started a command again.
     pub restarts: u64,
-    /// Somebody has said that it is to end.
+    /// True if somebody has requested its end.
     pub cancelled: bool,
-    /// The nodes' work for it, the busiest first.
+    /// The nodes' work for it, with the busiest node first.
     pub nodes: Vec<StreamNode>,
-    /// Nodes that do something for it and are not told of.
+    /// The number of nodes that work for it but are not listed.
     pub more_nodes: u32,
 }
 
@@ -236,16 +236,16 @@ pub struct StreamReport {
 pub struct StreamNode {
     /// Its name.
     pub name: String,
-    /// Hosts on which it runs the command.
+    /// The number of hosts where it runs the command.
     pub running: u32,
-    /// Hosts on which it does not, because it may not.
+    /// The number of hosts where it does not run it because that is not allowed.
     pub refused: u32,
-    /// The reason, for one of them.
+    /// The reason, for one of those hosts.
     pub why: Option<String>,
 }
 
 impl StreamReport {
-    /// Returns its state, in one word.
+    /// Returns the stream's state in one word.
     pub fn state(&self) -> &'static str {
         match () {
             () if self.ended >= self.hosts => "ended",

@@ -1,4 +1,4 @@
-//! A node at work: the state machine, NATS, the log of intents, and whoever executes.
+//! A node at work: connects the state machine with NATS, the log of intents, and the executor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -33,13 +33,13 @@ use crate::state::{
 use crate::streaming::{self, Outlet, StreamEvent, StreamWork, Streaming};
 use crate::waiting::{MOST_CANCELS, Waiting};
 
-/// The interval at which the state machine is told the time.
+/// The interval of the state machine's ticks.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The time that a watch may report nothing of a write.
+/// The time for which a watch may not report a write.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// The interval at which NATS is asked whether it has gone back.
+/// The interval at which NATS is checked for having gone back.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The pauses before a host is tried again.
@@ -56,9 +56,9 @@ pub struct Work {
     pub host: OrderedHost,
     /// The time limit.
     pub limit: Option<Duration>,
-    /// The input, if there is any.
+    /// The input, if any.
     pub input: Option<Arc<Input>>,
-    /// Tells that it is to end.
+    /// Notified when the command must end.
     pub cancelled: Arc<Notify>,
     /// The target of its output.
     pub output: OutputSink,
@@ -66,7 +66,7 @@ pub struct Work {
 
 /// An executor of commands.
 pub trait Executor: Send + Sync + 'static {
-    /// Executes a command once, and returns how it ended.
+    /// Executes a command once, and returns its exit.
     fn execute(&self, work: Work) -> Pin<Box<dyn Future<Output = Exit> + Send>>;
 }
 
@@ -90,7 +90,7 @@ enum Kind {
 }
 
 impl OutputSink {
-    /// Sends output, and waits until NATS has it. What NATS does not take of a job is lost to those who follow it, who are
+    /// Sends output, and waits until NATS has it. If NATS does not accept a job's output, it is lost, and followers are
     /// told; a stream waits.
     pub async fn write(&self, stream: Stream, data: &[u8]) {
         match &self.0 {
@@ -108,7 +108,7 @@ impl OutputSink {
 struct JobOutput {
     bucket: Bucket,
     subject: String,
-    /// Names messages, so that one that is sent twice counts once.
+    /// The base of message ids, by which NATS discards duplicates.
     name: String,
     sent: Arc<Mutex<u64>>,
     metrics: Arc<Metrics>,
@@ -154,7 +154,7 @@ pub struct NodeOptions {
     pub name: String,
     /// Its site label.
     pub site: Option<String>,
-    /// On how many hosts it runs something at once.
+    /// The number of hosts on which it works at the same time.
     pub at_once: usize,
     /// The directory of its log of intents.
     pub directory: PathBuf,
@@ -165,11 +165,11 @@ pub struct NodeOptions {
 /// An instruction to a running node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
-    /// Take no more hosts, give away those that it has, finish what runs.
+    /// Takes no more hosts, gives away its own, and finishes running commands.
     Drain,
-    /// The same, then give everything back and end.
+    /// The same, then gives everything back and ends.
     Leave,
-    /// Give everything back and end, whatever runs.
+    /// Gives everything back and ends, even if commands are running.
     LeaveNow,
 }
 
@@ -177,19 +177,19 @@ pub enum Instruction {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// NATS.
+    /// NATS failed.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// The disk.
+    /// Writing to the disk failed.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The disk, while reading.
+    /// Reading from the disk failed.
     #[error("the log of intents cannot be read: {0}; without it nothing is run for the fleet")]
     Intents(#[from] rusqlite::Error),
-    /// Its name cannot be a key.
+    /// Its name cannot be used in keys.
     #[error("{0:?} cannot be a node's name: use letters, digits, - and _")]
     Name(String),
-    /// It is another fleet.
+    /// The fleet was replaced by another.
     #[error(
         "another fleet has been made in the place of this one (`trunkline fleet init --anew`), and this node has ended with \
          what it ran; start it again to join the new one"
@@ -201,7 +201,7 @@ enum Event {
     Written(Token, Written),
     Intended(Vec<(Intent, Intended)>),
     Executed(Intent, Returned),
-    /// The bucket's extent, and the highest revision that had been seen when that was asked.
+    /// The bucket's extent, and the highest revision seen when it was requested.
     Extent(Extent, u64),
     Anew,
     Stream(StreamEvent),
@@ -210,7 +210,7 @@ enum Event {
 /// Runs a node until it is told to leave.
 ///
 /// # Errors
-/// Where it cannot begin. What goes wrong later is waited out, and told in its member's entry.
+/// It cannot start. Later problems are waited out, and reported in its member entry.
 pub async fn run(
     bucket: Bucket,
     options: NodeOptions,
@@ -220,7 +220,7 @@ pub async fn run(
     run_counted(bucket, options, executor, told, Arc::default()).await
 }
 
-/// The same, with what it does counted in `metrics`.
+/// The same, and counts its work in `metrics`.
 ///
 /// # Errors
 /// As for [`run`].
@@ -238,7 +238,7 @@ pub async fn run_counted(
     let (events, mut happened) = mpsc::unbounded_channel();
     let mut running = Running::new(&bucket, options, executor, events, log, metrics);
     let mut watch = watch(&bucket).await?;
-    // Where nothing stands, nothing is told.
+    // For an empty bucket the watch reports nothing.
     let extent = bucket.extent().await?;
     if extent.entries == 0 {
         node.handle_synced();
@@ -298,7 +298,7 @@ pub async fn run_counted(
                 let _ = running.disk.send(Change::Highest(node.highest()));
             }
         }
-        // What has come meanwhile is thought about together, so that a thought costs the less for each the more there is.
+        // Events that have arrived meanwhile are handled together, so that the cost of a decision is shared.
         while let Ok(event) = happened.try_recv() {
             running.event(&mut node, event);
         }
@@ -327,7 +327,7 @@ pub async fn run_counted(
     }
 }
 
-/// The node's part in streams: their commands are executed as those of jobs.
+/// Returns the node's part in streams, whose commands are executed like those of jobs.
 fn streaming(
     bucket: &Bucket,
     options: &NodeOptions,
@@ -351,7 +351,7 @@ fn streaming(
     Streaming::new(bucket.clone(), name, allow, Arc::new(execute), Arc::new(tell))
 }
 
-/// A node that remembers what its log has.
+/// Returns a node with the memory in its log.
 async fn begin(bucket: &Bucket, options: &NodeOptions) -> Result<(Node, IntentLog), NodeError> {
     let log = IntentLog::open(&options.directory, bucket.charter.id, bucket.charter.keep)?;
     let mut node = Node::new(
@@ -381,7 +381,7 @@ async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
     watch.map_err(|error| BucketError::Nats(error.to_string()))
 }
 
-/// Begins to watch anew what has stopped telling, beside all that a node has to do in time.
+/// Restarts the watches in a task, while the node goes on with its work.
 fn watch_anew(under_way: &mut Option<JoinHandle<(kv::Watch, kv::Watch)>>, bucket: &Bucket) {
     under_way.get_or_insert_with(|| {
         let bucket = bucket.clone();
@@ -397,7 +397,7 @@ fn watch_anew(under_way: &mut Option<JoinHandle<(kv::Watch, kv::Watch)>>, bucket
     });
 }
 
-/// The time by a clock that nobody sets, and that goes on while the machine sleeps.
+/// Returns the time by a clock that cannot be set and that runs while the machine sleeps.
 pub(crate) fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(
@@ -406,7 +406,7 @@ pub(crate) fn now() -> Time {
     )
 }
 
-/// The thread that has the log: what waits together is synced together.
+/// Starts the thread with the log. Changes that wait together are synced together.
 fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blocking::Sender<Change> {
     let (sender, work) = blocking::channel::<Change>();
     std::thread::spawn(move || {
@@ -426,19 +426,20 @@ fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blockin
     sender
 }
 
-/// A job that has been read, or parts of it.
+/// A job that has been read, maybe in part.
 struct Reading {
     since: Time,
     order: Option<JobOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
-    /// The keys that have signed its end, and may not do so, or not before its order or another allow list is there.
+    /// The keys that have signed its cancellation, including those without permission: the order or another allow list
+    /// may come later.
     cancels: BTreeMap<String, Signed>,
-    /// The input of its commands, once it was needed here.
+    /// The commands' input, once it was needed here.
     input: Arc<OnceCell<Arc<Input>>>,
 }
 
-/// That a command is to end.
+/// The cancellation of a command.
 #[derive(Debug, Default)]
 struct Cancellation {
     is_told: AtomicBool,
@@ -448,36 +449,36 @@ struct Cancellation {
 struct Running {
     bucket: Bucket,
     options: NodeOptions,
-    /// The allow list by which jobs were judged last.
+    /// The allow list at the last judgement of jobs.
     allowed: Allowed,
-    /// Whether another fleet is in this one's place.
+    /// True if another fleet has replaced this one.
     is_anew: bool,
     executor: Arc<dyn Executor>,
     events: mpsc::UnboundedSender<Event>,
     disk: blocking::Sender<Change>,
     streaming: Streaming,
     jobs: HashMap<JobId, Reading>,
-    /// Those of them that are not whole.
+    /// The incomplete ones.
     waiting: Waiting<JobId>,
     cancels: HashMap<(JobId, u32), Arc<Cancellation>>,
     observer: Observer,
     progress: Progress,
-    /// The bucket's last sequence number when the watch had begun.
+    /// The bucket's last sequence number when the watch started.
     moment: u64,
 }
 
-/// Whether the watches tell what happens. Where NATS was away, its client finds out by a heartbeat that did not come, 10 s
-/// later; and since others' leases last from when their renewal is *seen*, a node that is lost then would be replaced as
-/// much later.
+/// Detects watches that have stopped reporting. After NATS was away, its client only notices a missing heartbeat 10 s
+/// later. Since other nodes' leases last from when their renewal is *seen*, a node that is lost then would be replaced
+/// so much later.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The number of connections when the watches began.
+    /// The number of connections when the watches started.
     connects: Option<u64>,
-    /// The last revision that was told.
+    /// The last revision reported.
     told: u64,
-    /// The last one that this node has written, by NATS's answer.
+    /// The last revision that this node has written, by NATS's answer.
     written: u64,
-    /// Since when nothing is told although something is there.
+    /// The time since when a written revision is not reported.
     silent: Option<Time>,
 }
 
@@ -493,7 +494,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether the watches are to begin anew, which is not said again before they have had as much time.
+    /// Returns true if the watches must be restarted. Allows them as much time again before the next restart.
     fn has_stopped(&mut self, now: Time, connects: u64) -> bool {
         let is_reconnected = self
             .connects
@@ -534,7 +535,7 @@ impl Running {
         }
     }
 
-    /// An entry, and whether it was the last that stood there.
+    /// Handles an entry. The last initial one completes the state.
     fn handle_entry(&mut self, node: &mut Node, entry: &kv::Entry) {
         self.progress.note_revision(entry.revision);
         self.entry(node, entry);
@@ -550,7 +551,7 @@ impl Running {
                 Operation::Delete | Operation::Purge => None,
             };
             let revision = entry.revision;
-            // Who says so is looked at first.
+            // The signer is checked first.
             if let (Key::Cancel(job, who), Some(Value::Cancel(cancel))) = (&key, &value) {
                 self.cancel(node, job, who, cancel);
             }
@@ -574,7 +575,7 @@ impl Running {
             ("order", None) => {
                 let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
                 match order::read::<JobTerms>(&self.bucket.charter, &job, &entry.value, got) {
-                    // Of this name there is one.
+                    // A job's order never changes.
                     Ok(_) if self.reading(&job).order.is_some() => return,
                     Ok(order) => {
                         let keep = self.bucket.charter.keep;
@@ -625,7 +626,7 @@ impl Running {
         })
     }
 
-    /// So many bytes are kept of a job that is not whole, for which older ones may have to go.
+    /// Counts bytes that are kept of an incomplete job. Older ones may be dropped for it.
     fn wait_for(&mut self, job: &JobId, bytes: usize) {
         if self.jobs.get(job).is_some_and(|reading| reading.hosts.is_some()) {
             return;
@@ -638,8 +639,8 @@ impl Running {
         }
     }
 
-    /// Somebody wants a job to end. It is remembered where that one may not say so yet: the order may come later, and the
-    /// allow list may change.
+    /// Handles a cancellation. Without permission it is remembered: the order may come later, and the allow list may
+    /// change.
     fn cancel(&mut self, node: &mut Node, job: &JobId, who: &str, cancel: &Signed) {
         if node.is_done(job) {
             return;
@@ -663,12 +664,12 @@ impl Running {
         self.judge_cancels(node, job);
     }
 
-    /// Returns whether the allow list lets this one end what others have submitted.
+    /// Returns true if the allow list permits this key to cancel other submitters' jobs.
     fn lets_cancel(&self, who: &str) -> bool {
         self.allowed.as_ref().is_ok_and(|list| list.lets_cancel(who))
     }
 
-    /// Ends a job if somebody has said so who may.
+    /// Cancels a job if one of the signers has permission.
     fn judge_cancels(&self, node: &mut Node, job: &JobId) {
         let Some(reading) = self.jobs.get(job) else { return };
         let Some(order) = &reading.order else { return };
@@ -683,7 +684,7 @@ impl Running {
         }
     }
 
-    /// Judges all jobs again where the allow list has changed.
+    /// Judges all jobs again if the allow list has changed.
     fn judge(&mut self, node: &mut Node) {
         let allowed = self.options.allow.current();
         if allowed == self.allowed {
@@ -713,7 +714,7 @@ impl Running {
         self.streaming.entry(now(), node, entry, &self.allowed);
     }
 
-    /// Lets go of what has never become a job.
+    /// Drops data that never became a job.
     fn tidy(&mut self) {
         let keep = self.bucket.charter.keep;
         let waiting = &mut self.waiting;
@@ -726,7 +727,7 @@ impl Running {
         });
     }
 
-    /// Hands a job over, once all of it is there.
+    /// Passes a complete job to the node.
     fn plan(&mut self, node: &mut Node, job: JobId) {
         self.judge(node);
         let Some(reading) = self.jobs.get_mut(&job) else {
@@ -780,14 +781,14 @@ impl Running {
         }
     }
 
-    /// Asks NATS whether it has gone back.
+    /// Asks NATS for its extent, to notice if it has gone back.
     fn look(&self, node: &Node) {
         let (bucket, events, before) = (self.bucket.clone(), self.events.clone(), node.highest());
         tokio::spawn(async move {
             let Ok(extent) = bucket.extent().await else {
                 return;
             };
-            // After that: the number is of this fleet, or of the one that is in its place.
+            // Asked after the extent, to know whether that is this fleet's or its replacement's.
             let _ = match bucket.is_same().await {
                 Ok(true) => events.send(Event::Extent(extent, before)),
                 Ok(false) => events.send(Event::Anew),
@@ -806,7 +807,7 @@ impl Running {
             } => {
                 let (bucket, events) = (self.bucket.clone(), self.events.clone());
                 return Some(tokio::spawn(async move {
-                    // One that was stopped, and finds another fleet in its own one's place, says nothing about that.
+                    // A process that was stopped must not freeze a fleet that has replaced its own.
                     if key == Key::Frozen {
                         match bucket.is_same().await {
                             Ok(true) => {}
@@ -850,7 +851,7 @@ impl Running {
             let host = hosts.get(usize::try_from(intent.host).ok()?)?;
             Some((reading.order.as_ref()?, host.clone(), reading.input.clone()))
         });
-        // Only what was planned is claimed, and a plan has its hosts.
+        // Only planned hosts are claimed, and a plan has its hosts.
         let Some((order, host, input)) = host else {
             return tracing::error!("a claim without a job: {}", intent.job);
         };
@@ -896,7 +897,7 @@ impl Running {
     }
 }
 
-/// A claimed host on its way. Nobody else may execute its command.
+/// The execution of a claimed host. Nobody else may execute its command.
 struct HostExecution {
     executor: Arc<dyn Executor>,
     options: NodeOptions,
@@ -909,8 +910,7 @@ struct HostExecution {
 }
 
 impl HostExecution {
-    /// Executes the command once, and tries again for as often as the job says while nothing may have run and the reason may
-    /// pass.
+    /// Executes the command, and retries as the job says while nothing can have run and the cause may be temporary.
     async fn run(self) -> Exit {
         let mut tries = 0;
         loop {
@@ -928,7 +928,7 @@ impl HostExecution {
     }
 
     /// # Errors
-    /// Why the command was not started.
+    /// The reason why the command was not started.
     async fn attempt(&self) -> Result<Exit, Exit> {
         let refused = || {
             let (allowed, work) = (self.options.allow.current(), &self.work);
@@ -958,7 +958,7 @@ impl HostExecution {
             };
             let input = fetched.map_err(|error| not_started(error.kind(), error.to_string()))?;
             work.input = Some(input.clone());
-            // That may have taken a while.
+            // Fetching may have taken a while.
             if let Some(why) = refused() {
                 return Err(not_started(ErrorKind::Configuration, why));
             }
@@ -975,7 +975,7 @@ fn not_started(kind: ErrorKind, message: String) -> Exit {
     }
 }
 
-/// Says what has changed about why nothing is started.
+/// Logs a change of the reason why nothing is started.
 fn tell_of_trouble(told: &mut Option<String>, node: &Node) {
     let trouble = node.trouble(now());
     match &trouble {
@@ -1007,7 +1007,7 @@ mod tests {
 
         progress.handle_write(&Written::Done(7));
         assert!(!progress.has_stopped(ms(1_000), 2));
-        // It is behind, and goes on.
+        // It is behind, but continues.
         progress.note_revision(5);
         assert!(!progress.has_stopped(ms(2_900), 2));
         assert!(!progress.has_stopped(ms(4_800), 2));

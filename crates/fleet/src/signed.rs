@@ -1,24 +1,25 @@
-//! Texts signed with an nkey: orders, and the end of a job or a stream.
+//! Texts signed with an nkey: orders, and requests to end a job or a stream.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
-/// The purpose of a signed text. This is signed along with it: a text counts as nothing else, whatever it looks like.
+/// The purpose of a signed text. It is part of the signed message, so that a text is valid for no other purpose,
+/// whatever its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The order of a job.
     Job,
-    /// That a job is to end.
+    /// A request to end a job.
     EndOfJob,
     /// The order of a stream.
     Stream,
-    /// That a stream is to end.
+    /// A request to end a stream.
     EndOfStream,
 }
 
 impl Purpose {
-    /// SHA-256 over a text and what it is.
+    /// Returns the SHA-256 of a text and its purpose.
     pub(crate) fn digest(self, text: &[u8]) -> Vec<u8> {
         digest(&SHA256, &self.message(text)).as_ref().to_vec()
     }
@@ -30,18 +31,19 @@ impl Purpose {
             Self::Stream => "stream",
             Self::EndOfStream => "end of stream",
         };
-        // The same key logs in to NATS, which chooses what is signed for that. It is UTF-8, and this never is.
+        // The same key logs in to NATS, which chooses the text that is signed for that. Such a text is UTF-8, and this
+        // message never is.
         [b"\xfftrunkline fleet\0", name.as_bytes(), b"\0", text].concat()
     }
 }
 
-/// A text with its signature, as it stands in the bucket.
+/// A text with its signature, as stored in the bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signed {
     /// The signed bytes.
     #[serde(with = "serde_bytes")]
     pub text: Vec<u8>,
-    /// By the one whose key it names.
+    /// The signature, by the key that the text names.
     #[serde(with = "serde_bytes")]
     pub signature: Vec<u8>,
 }
@@ -50,13 +52,13 @@ impl Signed {
     /// Signs a text.
     ///
     /// # Errors
-    /// Where the key is a public one.
+    /// If the key is a public one.
     pub fn new(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Self, nkeys::error::Error> {
         let signature = key.sign(&purpose.message(&text))?;
         Ok(Self { text, signature })
     }
 
-    /// Returns whether the one with this public nkey has signed it for this.
+    /// Returns true if the owner of this public nkey has signed it for this purpose.
     pub fn is_by(&self, who: &str, purpose: Purpose) -> bool {
         let key = KeyPair::from_public_key(who);
         key.and_then(|key| key.verify(&purpose.message(&self.text), &self.signature))
@@ -64,7 +66,7 @@ impl Signed {
     }
 }
 
-/// SHA-256 over parts, and over where each ends.
+/// Returns the SHA-256 of parts and of their boundaries.
 pub(crate) fn digest_of(parts: &[Vec<u8>]) -> Vec<u8> {
     let digests = parts.iter().map(|part| digest(&SHA256, part));
     let digests: Vec<u8> = digests.flat_map(|one| one.as_ref().to_vec()).collect();

@@ -1,13 +1,14 @@
-//! A node of a fleet as a state machine: which hosts it owns, which it may start, what became of each.
+//! A node of a fleet as a state machine: the hosts that it owns and may start, and their fates.
 //!
-//! **What flows:** entries of the fleet's bucket in (`Node::handle_entry`), with the answers to what was written
-//! (`Node::handle_written`), noted on disk (`Node::handle_intended`) and executed (`Node::handle_executed`); actions out
-//! (`Node::poll_action`). Time is an argument everywhere: a monotonic clock that goes on while the machine sleeps.
+//! **Inputs and outputs:** The inputs are entries of the fleet's bucket (`Node::handle_entry`) and the outcomes of
+//! writes (`Node::handle_written`), of notes on disk (`Node::handle_intended`) and of executions
+//! (`Node::handle_executed`). The outputs are actions (`Node::poll_action`). Time is an argument everywhere: a
+//! monotonic clock that continues while the machine sleeps.
 //!
-//! **What holds, whatever is lost, delayed or delivered twice**, as long as the bucket compares and sets truthfully:
-//! a host of a job is executed at most once; its fate says `finished` only with what its execution returned, and `did not
-//! start` only where nobody has started it or can; each host that has an owner gets a fate. A host of a [`stream`] is run by
-//! one owner at a time, and again until the stream is cancelled or its command has ended.
+//! **Guarantees, whatever is lost, delayed or delivered twice**, as long as the bucket's compare-and-set is correct: a
+//! host of a job is executed at most once. Its fate is `finished` only with the result of its execution, and `did not
+//! start` only if nobody has started it or can start it. Each host that has an owner gets a fate. A host of a
+//! [`stream`] is run by one owner at a time, again and again until the stream is cancelled or its command has ended.
 
 pub mod entry;
 pub mod job;
@@ -25,7 +26,8 @@ pub use stream::{
     Restart, Resuming, Run, RunEnd, RunNumber, StreamAction, StreamEnd, StreamId, StreamPlan, StreamShare,
 };
 
-/// Time since some moment in the past, by a monotonic clock of this machine. Two machines' times have nothing in common.
+/// The time since some moment in the past, by a monotonic clock of this machine. The times of two machines cannot be
+/// compared.
 pub type Time = std::time::Duration;
 
 #[cfg(test)]

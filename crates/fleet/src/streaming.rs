@@ -1,4 +1,4 @@
-//! A node's part in streams: what stands in their bucket, the commands that run, and where their output goes.
+//! A node's part in streams: the entries of their bucket, the running commands, and their output.
 
 pub mod following;
 
@@ -25,14 +25,13 @@ use crate::state::{
 };
 use crate::waiting::{MOST_CANCELS, Waiting};
 
-/// The delay after a message that NATS did not accept before it is sent again. Its name is the same: one that had
-/// arrived counts once.
+/// The pause before a message that NATS did not accept is sent again. It has the same id, so NATS discards a duplicate.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The time limit for NATS, for each message.
+/// The time limit for each message to NATS.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// The time that a command which is told to stop may take before its session is closed: less than the rest of a lease.
+/// How long a command that must stop may take before its session is closed: less than the rest of a lease.
 const STOPPING: Duration = Duration::from_secs(2);
 
 /// The interval at which this node reports changes in its work for streams.
@@ -49,7 +48,7 @@ pub(crate) struct StreamWork {
     pub(crate) stream: StreamId,
     pub(crate) submitter: String,
     pub(crate) host: OrderedHost,
-    /// Tells that it is to end.
+    /// Notified when the command must end.
     pub(crate) cancelled: Arc<Notify>,
     pub(crate) outlet: Outlet,
 }
@@ -57,12 +56,12 @@ pub(crate) struct StreamWork {
 /// An executor of commands.
 pub(crate) type Execute = Arc<dyn Fn(StreamWork) -> Pin<Box<dyn Future<Output = Exit> + Send>> + Send + Sync>;
 
-/// A report about a host of a stream, in messages that are numbered from 1 in each run.
+/// A report about a host of a stream. The messages of each run are numbered from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// The run.
     pub run: RunNumber,
-    /// Counts the messages of the run.
+    /// The number of the message in the run.
     pub number: u64,
     /// The content.
     pub what: What,
@@ -71,41 +70,41 @@ pub struct Piece {
 /// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// This node begins the command.
+    /// This node starts the command.
     Begun(String),
     /// Output.
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Error output.
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The command runs no longer, or could not be begun, and is begun again.
+    /// The command has stopped or could not be started, and will be started again.
     Lost(Exit),
-    /// It has ended, and is begun again only if the stream says so.
+    /// The command has ended, and is started again only if the stream says so.
     Ended(Exit),
-    /// A node does not run it, for this reason.
+    /// A node refuses to run it, for this reason.
     Refused(String),
-    /// Something that those who follow should know.
+    /// A message for followers.
     Notice(String),
 }
 
-/// The value at `STREAM.share.NODE`: a node's work for a stream. Nothing is decided by it.
+/// The value at `STREAM.share.NODE`: a node's work for a stream. Only informative.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ToldShare {
-    /// [`crate::state::Holder::incarnation`] of the process that says so.
+    /// [`crate::state::Holder::incarnation`] of the reporting process.
     pub(crate) incarnation: u64,
     pub(crate) share: StreamShare,
 }
 
-/// The outlet of a run's output. It waits until NATS has each message.
+/// The destination of a run's output. Waits until NATS has each message.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlet {
     bucket: Bucket,
     run: Run,
     /// The host's name.
     host: String,
-    /// The subject of the output itself, if it does not go to the followers.
+    /// The subject of the output, if it does not go to the followers.
     subject: Option<String>,
     sent: Arc<AtomicU64>,
-    /// The messages to that subject are numbered separately.
+    /// The number of messages to that subject, which are numbered separately.
     handed_over: Arc<AtomicU64>,
 }
 
@@ -125,7 +124,7 @@ impl Outlet {
         }
     }
 
-    /// The run begins. To a subject of the user's that is an empty message.
+    /// Reports the start of the run. On a user's subject that is an empty message.
     async fn begin(&self, node: &str) {
         self.tell(What::Begun(node.to_owned())).await;
         if let Some(subject) = &self.subject {
@@ -151,7 +150,7 @@ impl Outlet {
         }
     }
 
-    /// Writes to a subject of the user's.
+    /// Writes to a user's subject.
     async fn hand_over(&self, subject: &str, kind: &str, payload: Vec<u8>) {
         let number = self.handed_over.fetch_add(1, Ordering::Relaxed) + 1;
         let mut told = false;
@@ -208,25 +207,25 @@ pub(crate) type Events = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 pub(crate) enum StreamEvent {
     RunEnded(Run, RunEnd),
     EndWritten(StreamId, u32, bool),
-    /// The revision, if it was written.
+    /// The share, and its revision if it was written.
     ShareWritten(StreamId, ToldShare, Option<u64>),
-    /// NATS's time, in seconds since 1970, if it answered.
+    /// NATS's time in seconds since 1970, if it answered.
     Time(Option<i64>),
-    /// All that stood in the bucket about a stream was removed.
+    /// All entries about a stream were removed.
     Forgotten(StreamId),
 }
 
-/// A stream that has been read, or parts of it.
+/// A stream that has been read, maybe in part.
 #[derive(Default)]
 struct Reading {
     /// The time of the last write there, by NATS's clock.
     written: u64,
-    /// Whether there is an order, which may be of a version that is not known here.
+    /// True if there is an order, which may have an unknown version.
     is_ordered: bool,
     order: Option<StreamOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
-    /// The keys that have signed its end, whether they may do so or not.
+    /// The keys that have signed its cancellation, with or without permission.
     cancels: BTreeMap<String, Signed>,
     /// The hosts that have ended, and the time of the last end, by NATS's clock.
     ended: BTreeMap<u32, u64>,
@@ -234,7 +233,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Returns whether it was read, and has not ended on all hosts.
+    /// Returns true if it was read, and has not ended on all hosts.
     fn is_under_way(&self) -> bool {
         self.hosts
             .as_ref()
@@ -242,13 +241,13 @@ impl Reading {
     }
 }
 
-/// This node's report on a stream.
+/// This node's report about a stream.
 #[derive(Default)]
 struct Told {
-    /// The value there, and its revision.
+    /// The value in the bucket, and its revision.
     standing: Option<(u64, ToldShare)>,
     is_under_way: bool,
-    /// The count of former processes of this node.
+    /// The restarts by earlier processes of this node.
     restarts_before: u64,
 }
 
@@ -261,18 +260,18 @@ pub(crate) struct Streaming {
     execute: Execute,
     events: Events,
     streams: BTreeMap<StreamId, Reading>,
-    /// Those of them that are not whole.
+    /// The incomplete ones.
     waiting: Waiting<StreamId>,
     /// The streams that were removed.
     markers: Markers,
     stops: HashMap<Run, Arc<Notify>>,
-    /// The time at which NATS was last asked for its time.
+    /// The time of the last request for NATS's time.
     asked: Option<Time>,
-    /// NATS's answer, and when it came.
+    /// NATS's answer, and the time of its arrival.
     time: Option<(Time, i64)>,
 }
 
-/// Watches what stands about streams.
+/// Watches the entries of streams.
 pub(crate) async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
     let watch = bucket.streams.watch_with_history(">").await;
     watch.map_err(|error| BucketError::Nats(error.to_string()))
@@ -301,13 +300,13 @@ impl Streaming {
         }
     }
 
-    /// Something stands in the bucket of streams, or no more.
+    /// Handles an entry in the bucket of streams, or its removal.
     pub(crate) fn entry(&mut self, now: Time, node: &mut Node, entry: &kv::Entry, allowed: &Allowed) {
         let mut words = entry.key.split('.');
         let (Some(stream), Some(what), last) = (words.next(), words.next(), words.next()) else {
             return;
         };
-        // Of other names nothing is ours, and nothing is removed.
+        // Entries with other names are not ours, and are not removed.
         if !is_plain(stream) {
             return;
         }
@@ -330,7 +329,7 @@ impl Streaming {
         }
         match (what, last, last.map(str::parse::<u32>)) {
             ("order", None, _) => match order::read(&self.bucket.charter, &stream, &entry.value, at) {
-                // Of this name there is one.
+                // A stream's order never changes.
                 Ok(_) if reading.order.is_some() => return,
                 Ok(order) => {
                     reading.order = Some(order);
@@ -363,8 +362,8 @@ impl Streaming {
         self.plan(now, node, &stream, allowed);
     }
 
-    /// The order of a stream stands in the bucket no more. A node removes it when the stream has ended everywhere; of a stream that
-    /// runs it is somebody else who has, without having signed that it is to end.
+    /// Handles the removal of a stream's order. A node removes it when the stream has ended everywhere. If the stream
+    /// still runs, the removal is by another party and not signed, so it does not end the stream.
     fn handle_removal(&mut self, node: &mut Node, stream: &StreamId, operation: Operation, at: u64) {
         if self.streams.get(stream).is_some_and(Reading::is_under_way) {
             return tracing::warn!(
@@ -377,7 +376,7 @@ impl Streaming {
         node.handle_stream_gone(stream);
     }
 
-    /// So many bytes are kept of a stream that is not whole, for which older ones may have to go.
+    /// Counts bytes that are kept of an incomplete stream. Older ones may be dropped for it.
     fn wait_for(&mut self, stream: &StreamId, bytes: usize) {
         if self
             .streams
@@ -394,13 +393,13 @@ impl Streaming {
         }
     }
 
-    /// Returns whether the allow list lets this one end what others have submitted.
+    /// Returns true if the allow list permits this key to cancel other submitters' streams.
     fn lets_cancel(&self, who: &str) -> bool {
         self.allow.current().is_ok_and(|list| list.lets_cancel(who))
     }
 
-    /// Somebody wants a stream to end. It is remembered where that one may not say so yet: the order may come later, and the allow
-    /// list may change.
+    /// Handles a cancellation. Without permission it is remembered: the order may come later, and the allow list may
+    /// change.
     fn handle_cancel(&mut self, node: &mut Node, stream: &StreamId, who: &str, cancel: Signed) {
         if !order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, &cancel) {
             return tracing::warn!("stream {stream}: {who} has not signed that it is to end");
@@ -423,7 +422,7 @@ impl Streaming {
         self.cancel(node, stream);
     }
 
-    /// Returns a node's share of a stream.
+    /// Handles a node's share of a stream.
     fn share(&mut self, node: &Node, stream: &StreamId, name: &str, entry: &kv::Entry) {
         let Some(reading) = self.streams.get_mut(stream).filter(|_| name == self.name) else {
             return;
@@ -435,7 +434,7 @@ impl Streaming {
         reading.told.standing = Some((entry.revision, told));
     }
 
-    /// Tells those who look what this node does for streams, where that has changed.
+    /// Reports this node's work for streams, if it has changed.
     pub(crate) fn tell_shares(&mut self, node: &Node) {
         let incarnation = node.holder().incarnation;
         for (stream, mut share) in node.stream_shares() {
@@ -471,7 +470,7 @@ impl Streaming {
         }
     }
 
-    /// Hands a stream over, once all of it is there.
+    /// Passes a complete stream to the node.
     fn plan(&mut self, now: Time, node: &mut Node, stream: &StreamId, allowed: &Allowed) {
         let Some(reading) = self.streams.get_mut(stream) else {
             return;
@@ -498,7 +497,7 @@ impl Streaming {
         }
     }
 
-    /// Ends a stream if somebody has said so who may.
+    /// Cancels a stream if one of the signers has permission.
     fn cancel(&self, node: &mut Node, stream: &StreamId) {
         let Some((reading, order)) = self
             .streams
@@ -507,14 +506,14 @@ impl Streaming {
         else {
             return;
         };
-        // Each was signed.
+        // All are signed.
         let mut all = reading.cancels.keys();
         if all.any(|who| order.submitter == *who || self.lets_cancel(who)) {
             node.handle_stream_cancelled(stream);
         }
     }
 
-    /// Judges all streams again, because the allow list has changed.
+    /// Judges all streams again after a change of the allow list.
     pub(crate) fn judge(&self, node: &mut Node, allowed: &Allowed) {
         for (stream, reading) in &self.streams {
             let (Some(order), Some(hosts)) = (&reading.order, &reading.hosts) else {
@@ -541,7 +540,7 @@ impl Streaming {
             StreamEvent::ShareWritten(stream, told, revision) => {
                 if let Some(reading) = self.streams.get_mut(&stream) {
                     reading.told.is_under_way = false;
-                    // Where it was not written, what stands there is seen, or it is tried again.
+                    // If it was not written, the watch reports the value, or the write is tried again.
                     let standing = revision.map(|revision| (revision, told));
                     let is_newer = |(revision, _): &(u64, ToldShare)| {
                         let seen = reading.told.standing.as_ref();
@@ -553,7 +552,7 @@ impl Streaming {
                 }
             }
             StreamEvent::Time(Some(time)) => self.time = Some((now, time)),
-            // It is asked again when it is needed next.
+            // Requested again when it is needed next.
             StreamEvent::Time(None) => self.asked = None,
             StreamEvent::Forgotten(stream) => self.markers.forget(&stream),
         }
@@ -571,7 +570,7 @@ impl Streaming {
                 tracing::warn!("stream {}: {why}", run.stream);
                 if let Some((_, host)) = self.find(&run) {
                     let outlet = self.outlet(run, &host, None);
-                    // Who follows is told if NATS is there; the next judgement says so again.
+                    // Followers are told if NATS answers; otherwise the next judgement repeats it.
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(ANSWER, outlet.tell(What::Refused(why))).await;
                     });
@@ -601,7 +600,7 @@ impl Streaming {
     fn begin(&mut self, run: Run) {
         let events = self.events.clone();
         let Some((order, host)) = self.find(&run) else {
-            // Only what was planned is begun; what is gone meanwhile is not needed.
+            // Only planned hosts are started. If the stream is gone, nothing is needed.
             events(StreamEvent::RunEnded(run, RunEnd::Stopped));
             return;
         };
@@ -622,7 +621,7 @@ impl Streaming {
         let told_to_stop = Arc::new(AtomicBool::new(false));
         let is_stopping = told_to_stop.clone();
         let running = async move {
-            // What is watched comes late: whoever had this host before may have ended it.
+            // A watch is late: the host's former owner may have ended it.
             if has_ended(&bucket, &outlet.run).await {
                 return RunEnd::HadEnded;
             }
@@ -636,7 +635,7 @@ impl Streaming {
                 None => execute(work).await,
             };
             if is_stopping.load(Ordering::Relaxed) {
-                // How it ends then says nothing to those who follow.
+                // Its end is then of no interest to followers.
                 return RunEnd::Stopped;
             }
             let is_lost = matches!(&exit, Exit::Failed { kind, .. } if kind.may_pass());
@@ -663,7 +662,7 @@ impl Streaming {
                     let writing = bucket.streams.update(&key, bytes.into(), 0);
                     match tokio::time::timeout(ANSWER, writing).await {
                         Ok(Ok(_)) => true,
-                        // It stands there: by a write whose answer was lost, or by another owner's.
+                        // It is in the bucket, by a write whose answer was lost, or by another owner.
                         Ok(Err(error)) => error.kind() == kv::UpdateErrorKind::WrongLastRevision,
                         Err(_) => false,
                     }
@@ -674,8 +673,8 @@ impl Streaming {
         });
     }
 
-    /// NATS's time, in seconds since 1970, by what it has said and the time that has passed since. This machine's clock may be
-    /// set by anybody.
+    /// Returns NATS's time in seconds since 1970, by its last answer and the time since. This machine's clock may be
+    /// set arbitrarily.
     fn nats_time(&mut self, now: Time) -> Option<u64> {
         if self.asked.is_none_or(|asked| now >= asked + ASKING) {
             self.asked = Some(now);
@@ -686,10 +685,10 @@ impl Streaming {
         Some(u64::try_from(time).ok()? + now.saturating_sub(at).as_secs())
     }
 
-    /// Removes streams from the bucket that have ended everywhere, once nobody can want to know any more, and what has never
-    /// become a stream. Each is removed by the node that has a shard of it: first its order, by whose marker all learn that it is
-    /// over, and when they have, the rest with one request. Ends that went before their order would let a node that starts
-    /// meanwhile begin the stream anew.
+    /// Removes streams from the bucket that have ended everywhere, after the retention time, and data that never became
+    /// a stream. The node with a shard of a stream removes it: first its order, whose marker tells all nodes that it is
+    /// over, and later the rest with one request. If ends were removed before the order, a node that starts meanwhile
+    /// would start the stream again.
     pub(crate) fn tidy(&mut self, now: Time, node: &Node) {
         let keep = self.bucket.charter.keep.as_secs();
         let Some(time) = self.nats_time(now).filter(|_| keep > 0) else {
@@ -736,7 +735,7 @@ fn order_key(stream: &StreamId) -> String {
     format!("{stream}.order")
 }
 
-/// Returns the key in the bucket that says that a host has ended for good.
+/// Returns the key of the final end of a host.
 fn end_key(stream: &StreamId, host: u32) -> String {
     format!("{stream}.end.{host}")
 }
@@ -746,7 +745,7 @@ fn share_key(stream: &StreamId, node: &str) -> String {
     format!("{stream}.share.{node}")
 }
 
-/// Returns whether a host has ended for good, as the bucket has it now. Waits for the answer.
+/// Returns true if a host has ended for good, by asking the bucket until it answers.
 async fn has_ended(bucket: &Bucket, run: &Run) -> bool {
     let key = end_key(&run.stream, run.host);
     loop {
@@ -762,7 +761,7 @@ async fn has_ended(bucket: &Bucket, run: &Run) -> bool {
     }
 }
 
-/// Lets a command run until it ends or is told to stop, which it is given some time for.
+/// Waits for a command until it ends, or until it is told to stop and the time for that is over.
 async fn stopping(
     running: impl Future<Output = RunEnd>,
     stop: &Notify,

@@ -1,4 +1,4 @@
-//! For those who have jobs: to submit them, follow them, cancel them, and see the fleet.
+//! The interface for submitters: submit jobs, follow them, cancel them, and see the fleet.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,17 +15,17 @@ use crate::report::JobReport;
 use crate::running::Stream;
 use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
 
-/// The time that announced output may take to come once every host is settled.
+/// How long announced output may take to arrive once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
 
 /// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
-    /// The fate of a host, by its place in the list. A host that may have started can still turn out to have ended.
+    /// The fate of a host, by its index. A host that may have started can still turn out to have ended.
     Fate(u32, Fate),
     /// Output of a host.
     Output(u32, Stream, Vec<u8>),
-    /// Some of a host's output is lost: so many messages of it.
+    /// Some of a host's output is lost: this many messages.
     Incomplete(u32, u64),
 }
 
@@ -33,29 +33,29 @@ pub enum JobEvent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// NATS.
+    /// NATS failed.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// The job.
+    /// The order is invalid.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// It was not written down, so nobody has begun it.
+    /// It was not stored, so nothing has started.
     #[error(
         "the job could not be written to NATS: it did not start on any host; check that this nkey may submit jobs"
     )]
     NotWritten,
-    /// Whether it was written down is not known.
+    /// It may have been stored.
     #[error(
         "NATS did not answer while job {0} was being written: it may have started; `trunkline fleet attach {0}` shows it"
     )]
     Unknown(JobId),
-    /// It was written down, and is not there.
+    /// It was stored, but is gone.
     #[error(
         "NATS has taken job {0} and has lost it: the job may have started. NATS may be damaged (two servers that write to one directory?): \
          put that right, and make the fleet anew (`trunkline fleet init --anew`)"
     )]
     Lost(JobId),
-    /// It is somebody else's.
+    /// It belongs to another submitter.
     #[error(
         "job {job} is not this machine's: {submitter} has submitted it, and only there it is run again (`--retry-unknown` signs \
          its commands anew)"
@@ -63,15 +63,15 @@ pub enum SubmitError {
     NotOwn {
         /// Its name.
         job: JobId,
-        /// The public nkey of who submitted it.
+        /// The public nkey of the submitter.
         submitter: String,
     },
-    /// There is no such job, or no more.
+    /// There is no such job, or it was dropped.
     #[error("there is no job {0}, or it is older than what the fleet keeps")]
     NoJob(JobId),
 }
 
-/// Hands a job to the fleet, and returns its name. Once this returns, the fleet goes on by itself.
+/// Submits a job to the fleet, and returns its name. The fleet continues by itself.
 ///
 /// # Errors
 /// Each says whether anything may have started.
@@ -90,7 +90,7 @@ pub async fn submit(
     submit_with(bucket, key, hosts, terms).await
 }
 
-/// As [`submit`], with all that can be said of a job.
+/// As [`submit`], with all terms of a job.
 ///
 /// # Errors
 /// Each says whether anything may have started.
@@ -109,7 +109,7 @@ pub async fn submit_with(
             .update(format!("job.{job}.hosts.{number}"), part.into(), 0);
         put.await.map_err(|_| SubmitError::NotWritten)?;
     }
-    // Without its order a job is nothing to anybody.
+    // Without its order a job has no effect.
     let put = bucket
         .state
         .update(format!("job.{job}.order"), written.order.into(), 0);
@@ -122,17 +122,17 @@ pub async fn submit_with(
     }
 }
 
-/// Says that a job is to end: what runs is ended, and nothing more is started. Nodes take that from who submitted it, and
-/// from whom their allow lists let.
+/// Cancels a job: running commands are ended, and nothing more is started. Nodes accept that from the job's submitter,
+/// and from keys in their allow lists.
 ///
 /// # Errors
-/// Where NATS does not take it.
+/// NATS does not accept it.
 pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), SubmitError> {
     let (who, charter) = (key.public_key(), &bucket.charter);
     let cancel = order::sign_cancel::<JobTerms>(key, charter, job)?;
     let (place, value) = (Key::Cancel(job.clone(), who.clone()), Value::Cancel(cancel));
     let mut expected = 0;
-    // What somebody else has put there is overwritten.
+    // Data of others in this place is overwritten.
     for _ in 0..3 {
         match bucket.write(&place, expected, &value).await {
             Written::Done(_) => return Ok(()),
@@ -151,10 +151,10 @@ pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), S
     Err(BucketError::Nats(words).into())
 }
 
-/// A job, without its hosts.
+/// Returns the order of a job.
 ///
 /// # Errors
-/// Where there is no such job.
+/// There is no such job.
 pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<JobOrder, SubmitError> {
     let entry = bucket.state.entry(format!("job.{job}.order")).await;
     let entry = entry.map_err(|error| BucketError::Nats(error.to_string()))?;
@@ -163,10 +163,10 @@ pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<JobOrder, SubmitEr
     Ok(order::read(&bucket.charter, job, &entry.value, got)?)
 }
 
-/// A job that the one with this public nkey has submitted, without its hosts.
+/// Returns the order of a job that the key `who` has submitted.
 ///
 /// # Errors
-/// Where there is no such job, or it is somebody else's.
+/// There is no such job, or it has another submitter.
 pub async fn own_order(bucket: &Bucket, who: &str, job: &JobId) -> Result<JobOrder, SubmitError> {
     let order = order_of(bucket, job).await?;
     match order.submitter == who {
@@ -178,10 +178,10 @@ pub async fn own_order(bucket: &Bucket, who: &str, job: &JobId) -> Result<JobOrd
     }
 }
 
-/// The hosts of a job, in their order.
+/// Returns the hosts of a job, in order.
 ///
 /// # Errors
-/// Where there is no such job.
+/// There is no such job.
 pub async fn hosts_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, SubmitError> {
     let missing = || SubmitError::NoJob(job.clone());
     let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
@@ -195,10 +195,10 @@ pub async fn hosts_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, 
     Ok(order.read_hosts(&parts)?)
 }
 
-/// Tells all that has become and becomes of a job, from its beginning, until every host is settled and its output has come.
+/// Reports everything about a job, from its beginning, until every host is settled and its output has arrived.
 ///
 /// # Errors
-/// Where there is no such job, or NATS cannot be asked. A connection that is lost for a while is waited for.
+/// There is no such job, or NATS cannot be asked. A temporary loss of the connection is waited out.
 pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>) -> Result<(), SubmitError> {
     let hosts = hosts_of(bucket, job).await?;
     let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
@@ -255,8 +255,7 @@ pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>
     }
 }
 
-/// Reads the value at a host's fate. Nodes write nothing that cannot be read: who finds such a thing is told, and does
-/// not wait for it.
+/// Decodes a host's fate. Nodes write only valid values, so an invalid one is reported as an end, and not waited for.
 fn fate_of(bytes: &[u8]) -> Fate {
     match decode(bytes) {
         Ok(Value::Fate(fate)) => fate,
@@ -278,7 +277,7 @@ fn fate_of(bytes: &[u8]) -> Fate {
 }
 
 struct Following {
-    /// The hosts that are settled, with how many messages of output they have.
+    /// The settled hosts, with the number of their messages of output.
     settled: BTreeMap<u32, u64>,
     got: HashMap<u32, u64>,
 }
@@ -301,10 +300,10 @@ impl Following {
     }
 }
 
-/// Returns the present fates of a job's hosts, by their places; hosts without one were not taken by any node.
+/// Returns the current fates of a job's hosts, by index. Hosts without one have not been taken by a node.
 ///
 /// # Errors
-/// Where NATS does not tell all of it.
+/// NATS does not return everything.
 pub async fn fates_of(bucket: &Bucket, job: &JobId) -> Result<BTreeMap<u32, Fate>, SubmitError> {
     let entries = standing(&bucket.state, &format!("job.{job}.fate.*")).await?;
     let fates = entries.into_iter().filter_map(|entry| match entry.key.parse() {
@@ -314,10 +313,10 @@ pub async fn fates_of(bucket: &Bucket, job: &JobId) -> Result<BTreeMap<u32, Fate
     Ok(fates.collect())
 }
 
-/// The hosts of a job of which it is not known whether the command ran, in their order.
+/// Returns the hosts of a job for which it is unknown whether the command ran, in order.
 ///
 /// # Errors
-/// Where there is no such job, or NATS does not answer.
+/// There is no such job, or NATS does not answer.
 pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, SubmitError> {
     let hosts = hosts_of(bucket, job).await?;
     let fates = fates_of(bucket, job).await?;
@@ -333,7 +332,7 @@ pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>
 /// The jobs that the fleet keeps, the oldest first: without their cancellation and failures.
 ///
 /// # Errors
-/// Where NATS does not answer.
+/// NATS does not answer.
 pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobReport>, BucketError> {
     let mut jobs = BTreeMap::new();
     for entry in standing(&bucket.state, "job.*.order").await? {
@@ -342,7 +341,7 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobReport>, BucketError> {
         };
         let job = JobId(job.to_owned());
         let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
-        // What is not an order is none of ours.
+        // An invalid order is ignored.
         let Ok(order) = order::read::<JobTerms>(&bucket.charter, &job, &entry.value, got) else {
             continue;
         };
@@ -376,17 +375,17 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobReport>, BucketError> {
 /// A fleet at a moment.
 #[derive(Debug, Clone, Default)]
 pub struct FleetStatus {
-    /// Its nodes by name, also those that have not been heard of for a while, with how many shards are theirs and how many
-    /// seconds ago NATS heard of them.
+    /// Its nodes by name, including those not seen for a while, with the number of their shards and the seconds since
+    /// NATS last heard of them.
     pub nodes: Vec<(String, Member, usize, u64)>,
-    /// The reason why nothing is started, if there is one.
+    /// The reason why it is frozen, if it is.
     pub frozen: Option<String>,
 }
 
-/// Returns the present state of the fleet.
+/// Returns the current state of the fleet.
 ///
 /// # Errors
-/// Where NATS does not answer.
+/// NATS does not answer.
 pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
     let mut status = FleetStatus::default();
     let mut shards: HashMap<String, usize> = HashMap::new();
@@ -408,7 +407,7 @@ pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
             }
         }
     }
-    // NATS has them in the order in which they were last heard of.
+    // NATS returns them in the order of their last write.
     nodes.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     let nodes = nodes.into_iter().map(|(node, member, at)| {
         let own = shards.get(&node).copied().unwrap_or_default();
@@ -421,11 +420,11 @@ pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
 /// The reason why no node takes a host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// Nothing is started in the whole fleet, for this reason. What runs goes on.
+    /// The fleet is frozen, for this reason. Running commands continue.
     Frozen(String),
-    /// There is no node, of the host's site where it has one.
+    /// There is no node, or none of the host's site if it has one.
     NoNode(Option<String>),
-    /// There are only drained ones.
+    /// All nodes are drained.
     Drained(Option<String>),
 }
 
@@ -441,10 +440,10 @@ impl std::fmt::Display for Wait {
     }
 }
 
-/// Returns the reasons why no node takes some hosts, for each of them that has one.
+/// Returns for each host the reason why no node takes it, if there is one.
 ///
 /// # Errors
-/// Where NATS does not answer.
+/// NATS does not answer.
 pub async fn waits(bucket: &Bucket, hosts: &[OrderedHost]) -> Result<Vec<Option<Wait>>, BucketError> {
     let frozen = bucket.frozen().await?.map(Wait::Frozen);
     let (ttl, zones) = (bucket.charter.terms.ttl.as_secs(), &bucket.charter.zones);
@@ -475,17 +474,17 @@ pub async fn waits(bucket: &Bucket, hosts: &[OrderedHost]) -> Result<Vec<Option<
         match of_site.iter().all(|member| member.draining) {
             true if of_site.is_empty() => Some(Wait::NoNode(unit.site)),
             true => Some(Wait::Drained(unit.site)),
-            // It takes them in a moment.
+            // A node will take it in a moment.
             false => None,
         }
     };
     Ok(hosts.iter().map(why).collect())
 }
 
-/// Removes the fleet of this name, with its jobs, their results and their output; nothing where there is none.
+/// Removes the fleet of this name, with its jobs, results and output. Does nothing if there is none.
 ///
 /// # Errors
-/// Where NATS cannot be reached or does not let us, and where a node of it is there.
+/// NATS cannot be reached or refuses, or a node of the fleet is alive.
 pub async fn remove(access: &Access) -> Result<(), BucketError> {
     match Bucket::open(access).await {
         Ok(bucket) => {
@@ -501,7 +500,7 @@ pub async fn remove(access: &Access) -> Result<(), BucketError> {
                 });
             }
         }
-        // What is not a whole fleet has no nodes.
+        // An incomplete fleet has no nodes.
         Err(BucketError::NoFleet { .. } | BucketError::Protocol { .. }) => {}
         Err(error) => return Err(error),
     }

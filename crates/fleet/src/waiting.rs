@@ -1,20 +1,19 @@
-//! Values in the bucket of jobs or streams that are not whole: anybody who may submit can write them, and nobody has
-//! signed them.
+//! Incomplete values in the bucket of jobs or streams: anybody who may submit can write them, and they are not signed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The maximum that is kept, in bytes: all parts of the longest list of hosts, each as long as NATS takes them, and
-/// some more.
+/// The maximum total size, in bytes: all parts of the longest list of hosts, each as long as NATS takes them, and some
+/// more.
 const MOST: usize = 128 << 20;
 
-/// The cost of each value beside its bytes.
+/// The overhead of each value, in bytes.
 const EACH: usize = 512;
 
-/// The maximum number of remembered requests to end a job or a stream, if it is not known whether they are allowed.
+/// The maximum number of remembered requests to end a job or a stream for which it is not known if they are allowed.
 pub(crate) const MOST_CANCELS: usize = 64;
 
-/// The values kept for each, by age.
+/// The values kept for each ID, by age.
 #[derive(Debug)]
 pub(crate) struct Waiting<I> {
     most: usize,
@@ -37,7 +36,7 @@ impl<I> Default for Waiting<I> {
 }
 
 impl<I: Clone + Eq + Hash> Waiting<I> {
-    /// A value of so many bytes is kept. Returns whose values are to be let go of, the oldest first.
+    /// Adds a value of this many bytes. Returns the IDs whose values must be dropped, the oldest first.
     #[must_use]
     pub(crate) fn add(&mut self, id: &I, bytes: usize) -> Vec<I> {
         let bytes = bytes.saturating_add(EACH);
@@ -59,7 +58,7 @@ impl<I: Clone + Eq + Hash> Waiting<I> {
         gone
     }
 
-    /// A value of so many bytes has been replaced.
+    /// Notes that a value of this many bytes was replaced.
     pub(crate) fn replace(&mut self, id: &I, bytes: usize) {
         if let Some((_, kept)) = self.kept.get_mut(id) {
             let bytes = bytes.saturating_add(EACH).min(*kept);
@@ -68,7 +67,7 @@ impl<I: Clone + Eq + Hash> Waiting<I> {
         }
     }
 
-    /// It is whole, or let go of.
+    /// Removes the values of an ID, because they are complete or were dropped.
     pub(crate) fn remove(&mut self, id: &I) {
         if let Some((age, kept)) = self.kept.remove(id) {
             self.by_age.remove(&age);

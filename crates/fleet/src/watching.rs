@@ -1,4 +1,4 @@
-//! For those who look at a fleet: what stands in its bucket, put together, and what has changed since it was told last.
+//! For those who watch a fleet: the content of its bucket, assembled, and the changes since the last report.
 
 mod view;
 
@@ -18,7 +18,7 @@ use crate::state::{JobId, Time};
 use crate::submitting;
 use view::{Moment, View};
 
-/// The watched patterns, and their buckets. Lists of hosts are not: they are as long as the fleet.
+/// The watched patterns, and their buckets. Lists of hosts are not watched: they are as long as the fleet.
 const PATTERNS: [(In, &str); 10] = [
     (In::State, "member.*"),
     (In::State, "lease.>"),
@@ -39,24 +39,23 @@ enum In {
     Streams,
 }
 
-/// The time that existing values may take to come: where there is none, nothing comes.
+/// The time to wait for existing values: if there are none, nothing arrives.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The same, in all, before something is told.
+/// The total time to wait for existing values before the first report.
 const STANDING: Duration = Duration::from_secs(3);
 
-/// The interval at which NATS is asked whether the fleet is still the same. It may be silent on a connection that
-/// stands.
+/// The interval between checks that NATS still has the same fleet. It may be silent on a connection that is up.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A seen entry: the place of its pattern in [`PATTERNS`], and the entry.
+/// A seen entry, with the index of its pattern in [`PATTERNS`].
 type Seen = Pin<Box<dyn Stream<Item = (usize, Result<kv::Entry, String>)> + Send>>;
 
-/// Tells all of the fleet, and then at each interval what has changed, for as long as somebody listens.
+/// Reports all of the fleet, and then the changes at each interval, for as long as somebody listens.
 ///
 /// # Errors
-/// Where NATS cannot be asked in the beginning, and where another fleet is in the place of this one. A connection that is lost for
-/// a while is waited for, and told.
+/// If NATS cannot be asked at the beginning, or if another fleet has taken the place of this one. If the connection is
+/// lost for a while, this is reported, and the connection is awaited.
 pub async fn follow(
     bucket: &Bucket,
     servers: &str,
@@ -83,7 +82,7 @@ pub async fn follow(
             Some((number, entry)) = seen.next() => match entry {
                 Ok(entry) => take(&mut view, &clock, moment, number, &entry),
                 Err(_) => {
-                    // It has ended: begun again, once NATS answers.
+                    // The watch has ended. It is started again once NATS answers.
                     tokio::time::sleep(QUIET).await;
                     let again = watch(bucket, number).await;
                     seen.push(again.unwrap_or_else(|error| failed_stream(number, error.to_string())));
@@ -115,14 +114,14 @@ pub async fn follow(
     }
 }
 
-/// Takes in what stands there, before anything is told.
+/// Takes in the existing values, before anything is reported.
 async fn settle(seen: &mut SelectAll<Seen>, view: &mut View, clock: &Clock, moment: u64) {
     let end = Instant::now() + STANDING;
     let mut told = [false; PATTERNS.len()];
     while let Ok(Some((number, Ok(entry)))) = tokio::time::timeout(QUIET, seen.next()).await {
         told[number] |= is_all(&entry, moment);
         take(view, clock, moment, number, &entry);
-        // Of the others there need not be anything.
+        // Of the other patterns there need not be any values.
         if Instant::now() >= end || (told[0] && told[1] && told[3] && told[5]) {
             break;
         }
@@ -153,12 +152,12 @@ async fn watch(bucket: &Bucket, number: usize) -> Result<Seen, BucketError> {
     Ok(Box::pin(until_failed(entries.chain(ended))))
 }
 
-/// A stream of one failure.
+/// Makes a stream that only reports a failure.
 fn failed_stream(number: usize, why: String) -> Seen {
     Box::pin(futures_util::stream::once(async move { (number, Err(why)) }))
 }
 
-/// Ends with the first failure, so that each is begun again once.
+/// Ends the stream at the first failure, so that each is started again once.
 fn until_failed(
     entries: impl Stream<Item = (usize, Result<kv::Entry, String>)> + Send,
 ) -> impl Stream<Item = (usize, Result<kv::Entry, String>)> + Send {
@@ -168,7 +167,7 @@ fn until_failed(
     })
 }
 
-/// Asks NATS whether the fleet is still the one that was opened. `None`: there is no answer.
+/// Asks NATS if the fleet is still the one that was opened. `None`: there is no answer.
 fn look(bucket: &Bucket, looked: &mpsc::Sender<Option<bool>>) {
     let (bucket, looked) = (bucket.clone(), looked.clone());
     tokio::spawn(async move {
@@ -176,7 +175,7 @@ fn look(bucket: &Bucket, looked: &mpsc::Sender<Option<bool>>) {
     });
 }
 
-/// Looks up what the hosts of a job are called.
+/// Looks up the names of the hosts of a job.
 fn name(bucket: &Bucket, job: JobId, named: &mpsc::Sender<(JobId, Vec<String>)>) {
     let (bucket, named) = (bucket.clone(), named.clone());
     tokio::spawn(async move {
@@ -186,16 +185,17 @@ fn name(bucket: &Bucket, job: JobId, named: &mpsc::Sender<(JobId, Vec<String>)>)
     });
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or_default()
 }
 
-/// Two clocks: the machine's, as it was set when this began, and one that stands still while nobody can be heard of.
+/// Two clocks: the machine's, as it was set when watching started, and one that stands still while no node can be
+/// heard.
 struct Clock {
-    /// The time in the beginning, in seconds since 1970, and when that was: a clock that is set later does not make nodes, jobs and
-    /// moves older.
+    /// The time at the start, in seconds since 1970, and the moment when that was. If the machine's clock is set later,
+    /// nodes, jobs and moves do not become older.
     begun: (i64, Time),
     heard: Duration,
     before: Instant,

@@ -1,4 +1,4 @@
-//! A job as its submitter asks for it, and as a node takes it.
+//! A job as its submitter requests it, and as a node accepts it.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::state::{JobId, Limits, Plan, PlannedHost, Zones};
 /// A job, without its hosts.
 pub type JobOrder = Order<JobTerms>;
 
-/// The terms for all hosts of a job.
+/// The settings for all hosts of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobTerms {
-    /// For all of them together.
+    /// The limits for all hosts together.
     pub limits: Limits,
-    /// The time limit for each.
+    /// The time limit for each host.
     pub limit: Option<Duration>,
-    /// The number of times that a host on which nothing may have run is tried again.
+    /// The maximum number of retries for a host on which nothing can have run.
     pub retries: u32,
     /// The input of its command, if there is any.
     pub input: Option<OrderedInput>,
@@ -34,14 +34,14 @@ impl OrderTerms for JobTerms {
     }
 }
 
-/// An input that NATS has.
+/// An input that is stored in NATS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderedInput {
-    /// Names it there.
+    /// Its name there.
     pub id: String,
     /// Its length.
     pub bytes: u64,
-    /// In how many messages it is.
+    /// The number of messages that it consists of.
     pub pieces: u32,
     /// Its SHA-256.
     #[serde(with = "serde_bytes")]
@@ -49,7 +49,7 @@ pub struct OrderedInput {
 }
 
 impl JobOrder {
-    /// The job as a node takes it: who may start what.
+    /// Returns the job as a node accepts it, with the refused hosts.
     pub(crate) fn plan(&self, hosts: &[OrderedHost], zones: &Zones, node: &str, allowed: &Allowed) -> Plan {
         let hosts = hosts.iter().map(|host| PlannedHost {
             unit: zones.unit_of(&host.destination.host),
@@ -62,7 +62,7 @@ impl JobOrder {
     }
 }
 
-/// A job of another version, which nobody starts: whoever looks after the job says so for each host.
+/// Makes the plan for a job of another version, which nobody starts. The responsible node reports that for each host.
 pub(crate) fn plan_of_other_version(job: &JobId, hosts: u32, zones: &Zones, why: &str) -> Option<Plan> {
     let hosts = usize::try_from(hosts).ok().filter(|hosts| *hosts <= MOST_HOSTS)?;
     let host = PlannedHost {

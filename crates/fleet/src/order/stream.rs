@@ -1,4 +1,4 @@
-//! A stream as its submitter asks for it, and as a node takes it.
+//! A stream as its submitter requests it, and as a node accepts it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,13 @@ use crate::state::{PlannedHost, Resuming, StreamId, StreamPlan, Zones};
 /// A stream, without its hosts.
 pub type StreamOrder = Order<StreamTerms>;
 
-/// The terms for all hosts of a stream.
+/// The settings for all hosts of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTerms {
     /// The conditions for starting commands again.
     pub resuming: Resuming,
-    /// The subject of JetStream that output goes to, in the place of who follows. `{host}` in it is the host's name.
+    /// The JetStream subject that output is written to, instead of being sent to a follower. `{host}` in it is the
+    /// host's name.
     pub subject: Option<String>,
 }
 
@@ -31,7 +32,7 @@ impl OrderTerms for StreamTerms {
 }
 
 impl StreamOrder {
-    /// Returns the subject in JetStream for the output of a host, if one was given.
+    /// Returns the JetStream subject for the output of a host, if one was given.
     pub(crate) fn subject_of(&self, host: &OrderedHost) -> Option<String> {
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || c == '-' {
@@ -58,7 +59,7 @@ impl StreamOrder {
         wrong.or_else(|| allow::refuses(allowed, node, &self.submitter, &host.destination, subject))
     }
 
-    /// The stream as a node takes it: who may run what.
+    /// Returns the stream as a node accepts it, with the refused hosts.
     pub(crate) fn plan(
         &self,
         hosts: &[OrderedHost],
@@ -76,8 +77,8 @@ impl StreamOrder {
     }
 }
 
-/// Returns the reason why nothing is written to a subject, if there is one: NATS's own subjects and the fleet's would
-/// be written with the node's rights.
+/// Returns the reason why nothing is written to a subject, if there is one. NATS's own subjects and those of the fleet
+/// would be written with the node's rights.
 pub fn wrong_subject(subject: &str, prefix: &str) -> Option<String> {
     let mut tokens = subject.split('.');
     let is_plain = |token: &str| {
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(refused(&["logs.*"], Some("logs.{host}")), None);
         let other = refused(&["logs.*"], Some("metrics")).unwrap();
         assert!(other.contains("subject metrics"), "{other}");
-        // Not even a rule for all of them makes these its submitter's.
+        // Not even a rule for all subjects gives the submitter these.
         for own in [
             "$JS.API.x",
             "_INBOX.x",

@@ -18,7 +18,7 @@ use trunkline_request::failure::{ErrorKind, Execution};
 use super::shard::Unit;
 use crate::signed::Signed;
 
-/// A process that is a node: two that have one name differ in their incarnation.
+/// A process that is a node. Two processes with the same name differ in their incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// The node's name: letters, digits, `-` and `_`.
@@ -43,7 +43,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// A key of the bucket that the state machine knows.
+/// A key of the bucket that the state machine uses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A node.
@@ -52,11 +52,11 @@ pub enum Key {
     Lease(Unit),
     /// The progress of a job.
     Gate(JobId),
-    /// That a job is to end, says the one who has this public nkey.
+    /// A request to end a job, from the owner of this public nkey.
     Cancel(JobId, String),
-    /// A host of a job.
+    /// The fate of a host of a job.
     Fate(JobId, u32),
-    /// That nothing is to be started.
+    /// Present while nothing may be started.
     Frozen,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A key that the state machine does not know.
+/// A key that the state machine does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a key of the fleet's state")]
 pub struct NotAKey;
@@ -110,24 +110,24 @@ pub enum Value {
     Lease(Lease),
     /// Under [`Key::Gate`].
     Gate(Gate),
-    /// Under [`Key::Cancel`]. Whoever feeds the state machine has checked who says so.
+    /// Under [`Key::Cancel`]. The caller has checked the signature.
     Cancel(Signed),
     /// Under [`Key::Fate`].
     Fate(Fate),
-    /// Under [`Key::Frozen`]: why, as a sentence.
+    /// Under [`Key::Frozen`]: the reason, as a sentence.
     Frozen(String),
 }
 
-/// A node, as it says of itself.
+/// A node, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The process; `None` where it has left.
+    /// The process; `None` if it has left.
     pub holder: Option<Holder>,
     /// Its site label.
     pub site: Option<String>,
-    /// It takes no more hosts, and gives away those that it has.
+    /// True if it takes no more hosts and gives away those that it has.
     pub draining: bool,
-    /// Hosts on which it runs something.
+    /// The number of hosts on which it runs something.
     pub running: u32,
     /// The reason why it starts nothing, if there is one.
     pub trouble: Option<String>,
@@ -135,26 +135,26 @@ pub struct Member {
     pub version: String,
 }
 
-/// The owner of a unit; nobody if it was given back.
+/// The owner of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The owner.
+    /// The owner; `None` if the unit was given back.
     pub holder: Option<Holder>,
 }
 
 /// The progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gate {
-    /// The first so many hosts may start.
+    /// The number of hosts that may start, counted from the first.
     pub released: u32,
     /// The reason why no more hosts are to start, if there is one.
     pub stop: Option<String>,
 }
 
-/// The fate of a host of a job. The key is created once and never deleted: whoever creates it decides.
+/// The fate of a host of a job. The key is created once and never deleted: the node that creates it decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    /// Somebody will execute it, or has: only this process, and at most once.
+    /// This process will execute it, or has executed it, at most once. No other process does.
     Claimed(Claim),
     /// It was executed.
     Ended {
@@ -168,8 +168,8 @@ pub enum Fate {
         /// The reason, as a sentence.
         why: String,
     },
-    /// It was claimed, and its owner has been lost since: it may have been executed. Only the lost owner, should it return
-    /// with the result, replaces this.
+    /// It was claimed, and its owner was lost: it may have been executed. Only the lost owner can replace this, if it
+    /// comes back with the result.
     Unknown {
         /// The claim.
         claim: Claim,
@@ -177,12 +177,12 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns whether nothing more is going to happen.
+    /// Returns true if nothing more will happen.
     pub fn is_settled(&self) -> bool {
         !matches!(self, Self::Claimed(_))
     }
 
-    /// The claim, where there is one.
+    /// Returns the claim, if there is one.
     pub fn claim(&self) -> Option<&Claim> {
         match self {
             Self::Claimed(claim) | Self::Ended { claim, .. } | Self::Unknown { claim } => Some(claim),
@@ -196,9 +196,9 @@ impl Fate {
 pub struct Claim {
     /// The process.
     pub holder: Holder,
-    /// The number of the intent that its disk has.
+    /// The number of the intent in the log on its disk.
     pub intent: u64,
-    /// The revision of the lease under which it was made: the fencing token.
+    /// The revision of the lease under which the claim was made: the fencing token.
     pub fence: u64,
 }
 
@@ -207,7 +207,7 @@ pub struct Claim {
 pub struct Returned {
     /// Its end.
     pub exit: Exit,
-    /// In how many messages its output is.
+    /// The number of messages that hold its output.
     pub output: u64,
 }
 
@@ -216,21 +216,21 @@ pub struct Returned {
 pub enum Exit {
     /// The command's exit status.
     Status(u32),
-    /// It was ended by a signal, named without "SIG".
+    /// A signal ended it, named without "SIG".
     Signal(String),
-    /// It did not work.
+    /// The execution failed.
     Failed {
-        /// The party to blame.
+        /// The kind of failure, which names the responsible party.
         kind: ErrorKind,
         /// The error.
         message: String,
-        /// Whether the command may have run.
+        /// Says if the command may have run.
         execution: Execution,
     },
 }
 
 impl Exit {
-    /// That of a host of which NATS has what no node has written.
+    /// The result for a host if NATS holds something that no node wrote.
     pub(crate) fn tampered_exit() -> Self {
         Self::Failed {
             kind: ErrorKind::Peer,
@@ -239,18 +239,18 @@ impl Exit {
         }
     }
 
-    /// Returns whether all went well.
+    /// Returns true if the command succeeded.
     pub fn is_success(&self) -> bool {
         *self == Self::Status(0)
     }
 }
 
-/// A key with what stands there, as the bucket tells it.
+/// A key with its value, as the bucket reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// The bucket's sequence number of this value. Later ones are higher, over all keys.
+    /// The bucket's sequence number of this value. Later values of all keys have higher numbers.
     pub revision: u64,
     /// The value; `None` where the key was deleted.
     pub value: Option<Value>,

@@ -1,4 +1,4 @@
-//! A job: its hosts, what is known of their fates, and how many of them may start.
+//! A job: its hosts, their known fates, and the number of them that may start.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,9 +11,9 @@ use super::shard::Unit;
 /// The limits for all hosts of a job together, wherever they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// On so many hosts at once, at least 1.
+    /// The number of hosts that run at the same time, at least 1.
     pub at_once: u32,
-    /// So many hosts make a batch, which begins when the one before has ended; at least 1.
+    /// The number of hosts in a batch, at least 1. A batch starts when the one before has ended.
     pub batch: u32,
     /// The number of failures after which no more hosts are started.
     pub failures: Option<u32>,
@@ -29,7 +29,7 @@ impl Default for Limits {
     }
 }
 
-/// A job, as this node has read and judged it.
+/// A job, as this node has read and checked it.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Its hosts, in their order.
@@ -47,26 +47,26 @@ pub struct PlannedHost {
     pub refused: Option<String>,
 }
 
-/// A job, and all that is known of it.
+/// A job, and everything that is known about it.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// `None` before it was read.
+    /// `None` until it is read.
     pub(super) plan: Option<Plan>,
-    /// Hosts that are not settled. With [`Self::unclaimed`] and [`Self::claimed_hosts`] it says at once what would otherwise be looked
-    /// for among all hosts, each time that something happens to one of them.
+    /// Hosts that are not settled. Together with [`Self::unclaimed`] and [`Self::claimed_hosts`], this avoids a search
+    /// through all hosts each time one of them changes.
     unsettled: BTreeSet<u32>,
-    /// Those of them that nobody has claimed, by where they belong.
+    /// Unsettled hosts that nobody has claimed, by their unit.
     unclaimed: BTreeMap<Unit, BTreeSet<u32>>,
-    /// Those that somebody has claimed.
+    /// Unsettled hosts that somebody has claimed.
     claimed: BTreeSet<u32>,
-    /// Whether this node refuses any of them.
+    /// True if this node refuses any of the hosts.
     pub(super) has_refused: bool,
-    /// The number of failures: by result, and hosts that did not start or may have.
+    /// The number of failures: hosts that failed, did not start, or may have started.
     failed: usize,
     fates: HashMap<u32, (u64, Fate)>,
     gate: Option<(u64, Gate)>,
     pub(super) is_cancelled: bool,
-    /// The time at which this process first heard of it.
+    /// The time when this process first heard of the job.
     pub(super) since: Time,
 }
 
@@ -87,7 +87,7 @@ impl Job {
         }
     }
 
-    /// Puts a host where it belongs by what is known of it.
+    /// Puts a host into the right sets, according to its fate.
     fn file(&mut self, host: u32) {
         let Some(unit) = self.host(host).map(|planned| planned.unit.clone()) else {
             return;
@@ -108,27 +108,27 @@ impl Job {
         }
     }
 
-    /// The units that have hosts which nobody has claimed.
+    /// Returns the units with hosts that nobody has claimed.
     pub(super) fn unclaimed_units(&self) -> Vec<Unit> {
         self.unclaimed.keys().cloned().collect()
     }
 
-    /// The first host of a unit, from this one on, that nobody has claimed.
+    /// Returns the first unclaimed host of a unit, starting at `from`.
     pub(super) fn unclaimed_from(&self, unit: &Unit, from: u32) -> Option<u32> {
         self.unclaimed.get(unit)?.range(from..).next().copied()
     }
 
-    /// The hosts that somebody has claimed and that are not settled.
+    /// Returns the claimed hosts that are not settled.
     pub(super) fn claimed_hosts(&self) -> Vec<u32> {
         self.claimed.iter().copied().collect()
     }
 
-    /// Returns whether it was read, and nothing more happens to any of its hosts.
+    /// Returns true if the job was read and all of its hosts are settled.
     pub(super) fn is_settled(&self) -> bool {
         self.plan.is_some() && self.unsettled.is_empty()
     }
 
-    /// Takes a new judgement of the hosts that may start.
+    /// Takes over a new check of the hosts that may start.
     pub(super) fn apply_judgement(&mut self, refused: Vec<Option<String>>) {
         self.has_refused = refused.iter().any(Option::is_some);
         let hosts = self.plan.iter_mut().flat_map(|plan| &mut plan.hosts);
@@ -171,12 +171,12 @@ impl Job {
         }
     }
 
-    /// The gate's revision; 0 where there is none yet.
+    /// Returns the gate's revision; 0 if there is no gate yet.
     pub(super) fn gate_revision(&self) -> u64 {
         self.gate.as_ref().map_or(0, |(revision, _)| *revision)
     }
 
-    /// Returns the number of hosts that may start, and the reason why no more are to, if there is one.
+    /// Returns the number of hosts that may start, and the reason why no more may start, if there is one.
     pub(super) fn released_hosts(&self) -> (u32, Option<&str>) {
         match (&self.gate, &self.plan) {
             (Some((_, gate)), _) => (gate.released, gate.stop.as_deref()),
@@ -185,7 +185,8 @@ impl Job {
         }
     }
 
-    /// The gate as it should be by now, where that differs from what it is. It only ever opens, and stops for good.
+    /// Returns the gate as it should be now, if that differs from the current one. A gate only opens further, and a
+    /// stop is final.
     pub(super) fn due_gate(&self) -> Option<Gate> {
         let plan = self.plan.as_ref()?;
         let (released, stop) = self.released_hosts();

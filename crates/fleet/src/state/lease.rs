@@ -1,8 +1,8 @@
-//! One key that a node holds for a time, or wants to: a shard, or its own name.
+//! One key that a node holds for a time, or wants to hold: a shard, or its own name.
 //!
-//! Nobody's clock is compared with anybody else's. The holder counts from when it *sent* the write that was acknowledged; all
-//! others count from when they *saw* it, which is later. So the holder knows of its lease's end before anybody can take it,
-//! as long as clocks run equally fast to within a third.
+//! Clocks of different nodes are never compared. The holder counts from the time when it *sent* the acknowledged write;
+//! all others count from the time when they *saw* that write, which is later. So the holder knows that its lease has
+//! ended before anybody can take it, as long as clock speeds differ by less than a third.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 use super::Time;
 use super::entry::Holder;
 
-/// The terms of leases, in the whole fleet.
+/// The time settings of leases, the same in the whole fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The life of one without renewal.
+    /// The life of a lease without renewal.
     pub ttl: Duration,
-    /// The interval of renewal.
+    /// The interval between renewals.
     pub renew: Duration,
-    /// The time before its end at which its holder stops starting commands.
+    /// The time before the end of its lease when a holder stops starting commands.
     pub margin: Duration,
 }
 
 impl Default for Terms {
-    /// A node that is lost is replaced within 20 s, and one that is slow for some seconds loses nothing.
+    /// A lost node is replaced within 20 s, and a node that is slow for some seconds loses nothing.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(15),
@@ -39,11 +39,11 @@ pub struct LeaseState {
     terms: Terms,
     seen: Option<Seen>,
     held: Option<Held>,
-    /// Whether the answer to a write is awaited.
+    /// True while the answer to a write is awaited.
     in_flight: bool,
-    /// The time of the first write of unknown outcome: one of those may have been done.
+    /// The time of the first write with an unknown outcome: one of these writes may have succeeded.
     unresolved: Option<Time>,
-    /// The number of times in a row that the key was gone while it was held.
+    /// The number of times in a row that the key disappeared while it was held.
     losses: u32,
 }
 
@@ -52,22 +52,22 @@ struct Seen {
     revision: u64,
     holder: Option<Holder>,
     at: Time,
-    /// Whether the holder has been seen to renew it.
+    /// True if the holder has been seen to renew it.
     is_renewed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// The last one known.
+    /// The last known revision.
     revision: u64,
-    /// The time of the last write that is known to have been done.
+    /// The time of the last write that is known to have succeeded.
     since: Time,
-    /// The time of the last write, whatever became of it.
+    /// The time of the last write, whatever its outcome.
     tried: Time,
 }
 
 impl LeaseState {
-    /// Of a key of which nothing is known yet.
+    /// The state of a key about which nothing is known yet.
     pub fn new(terms: Terms) -> Self {
         Self {
             terms,
@@ -75,7 +75,7 @@ impl LeaseState {
         }
     }
 
-    /// The bucket says who holds it. Values that were seen already, or are older, change nothing.
+    /// Notes the holder that the bucket reports. Values that were seen already, or are older, are ignored.
     pub fn saw(&mut self, now: Time, revision: u64, holder: Option<&Holder>, me: &Holder) {
         if self.seen.as_ref().is_some_and(|seen| seen.revision >= revision) {
             return;
@@ -91,7 +91,7 @@ impl LeaseState {
             is_renewed,
         });
         if holder == Some(me) {
-            // By a write whose answer has not come, or was lost.
+            // This comes from a write whose answer has not arrived, or was lost.
             match (&mut self.held, self.unresolved) {
                 (Some(held), _) => held.revision = held.revision.max(revision),
                 (None, Some(first)) => {
@@ -108,8 +108,9 @@ impl LeaseState {
         }
     }
 
-    /// The key is gone. The bucket drops what is old; whether it is one that has twice in a row forgotten what it had just
-    /// acknowledged. Once is not enough: a server that has just become the leader can be behind for a moment.
+    /// Notes that the key is gone. Returns true if the bucket has now, twice in a row, lost a write that it had just
+    /// acknowledged. Once is not enough: the bucket drops old keys, and a server that has just become the leader can be
+    /// behind for a moment.
     pub fn note_vanished(&mut self, now: Time) -> bool {
         let losses = self.losses + u32::from(self.held_revision(now).is_some());
         *self = Self {
@@ -119,7 +120,7 @@ impl LeaseState {
         losses >= 2
     }
 
-    /// A write has been sent.
+    /// Notes that a write was sent.
     pub fn note_sent(&mut self, now: Time) {
         self.in_flight = true;
         self.unresolved.get_or_insert(now);
@@ -128,12 +129,12 @@ impl LeaseState {
         }
     }
 
-    /// The write that was sent then is done.
+    /// Notes that the write sent at that time has succeeded.
     pub fn note_written(&mut self, now: Time, sent: Time, revision: u64, me: &Holder) {
         self.in_flight = false;
         self.unresolved = None;
         if self.seen.as_ref().is_some_and(|seen| seen.revision > revision) {
-            // Somebody has taken it since.
+            // Another node has taken it since.
             return;
         }
         if self.held.is_some() {
@@ -147,24 +148,24 @@ impl LeaseState {
         });
     }
 
-    /// The write was refused: something else stands there, which is told separately.
+    /// Notes that the write was refused: there is another value, which is reported separately.
     pub fn note_refused(&mut self) {
         self.in_flight = false;
     }
 
-    /// Nobody knows what became of the write.
+    /// Notes that the outcome of the write is unknown.
     pub fn note_lost(&mut self) {
         self.in_flight = false;
     }
 
-    /// It was given back, or is.
+    /// Notes that the lease was given back, or is being given back.
     pub fn give_up(&mut self) {
         self.held = None;
         self.unresolved = None;
     }
 
-    /// Returns the revision that a write which takes it has to expect there (0: nothing), if it is free or its holder
-    /// is overdue.
+    /// Returns the revision that a write to take the lease must expect (0: nothing there), if the lease is free or its
+    /// holder is overdue.
     pub fn takeable(&self, now: Time, me: &Holder) -> Option<u64> {
         if self.held.is_some() || self.in_flight {
             return None;
@@ -178,7 +179,7 @@ impl LeaseState {
         }
     }
 
-    /// Returns the revision that a write which renews it has to expect, if it is time for one.
+    /// Returns the revision that a renewing write must expect, if it is time to renew.
     pub fn renewable(&self, now: Time) -> Option<u64> {
         let held = self.held.filter(|_| !self.in_flight)?;
         (now >= held.tried + self.terms.renew
@@ -186,19 +187,19 @@ impl LeaseState {
             .then_some(held.revision)
     }
 
-    /// Returns whether its holder, whoever it is, has been heard of within the time that a lease lasts.
+    /// Returns true if the holder, whoever it is, was heard from within the life of a lease.
     pub fn is_live(&self, now: Time) -> bool {
         let seen = self.seen.as_ref();
         seen.is_some_and(|seen| seen.holder.is_some() && now < seen.at + self.terms.ttl)
     }
 
-    /// The revision that this node holds, before the lease's end.
+    /// Returns the revision that this node holds, if its lease has not ended.
     pub fn held_revision(&self, now: Time) -> Option<u64> {
         let held = self.held.filter(|held| now < held.since + self.terms.ttl)?;
         Some(held.revision)
     }
 
-    /// The revision under which a command may be started now: the fencing token.
+    /// Returns the revision under which a command may be started now: the fencing token.
     pub fn may_start(&self, now: Time) -> Option<u64> {
         let held = self
             .held
@@ -206,8 +207,8 @@ impl LeaseState {
         Some(held.revision)
     }
 
-    /// The revision under which a command may go on running now that has to end before anybody else starts it: its holder needs
-    /// some time to end it.
+    /// Returns the revision under which a command may keep running now. It must end before another node starts it, so
+    /// its holder needs some time to end it.
     pub fn may_go_on(&self, now: Time) -> Option<u64> {
         let ending = self.terms.margin.mul_f64(0.6);
         let held = self
@@ -216,25 +217,25 @@ impl LeaseState {
         Some(held.revision)
     }
 
-    /// Lets go of a lease whose end has come.
+    /// Gives up a lease whose end has come.
     pub fn expire(&mut self, now: Time) {
         if self.held.is_some() && self.held_revision(now).is_none() {
             self.give_up();
         }
     }
 
-    /// Returns whether its holder has been seen to renew it: it lives.
+    /// Returns true if the holder has been seen to renew the lease, which shows that it is alive.
     pub fn is_renewed(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.is_renewed)
     }
 
-    /// Returns the time until the lease that was seen ends, if nobody renews it.
+    /// Returns the time until the lease ends, if nobody renews it.
     pub fn ends_in(&self, now: Time) -> Duration {
         let end = self.seen.as_ref().map_or(now, |seen| seen.at + self.terms.ttl);
         end.saturating_sub(now)
     }
 
-    /// Returns the time that this node still holds it, if it does not renew it.
+    /// Returns the remaining time for which this node holds the lease, without renewal.
     pub fn held_for(&self, now: Time) -> Option<Duration> {
         let held = self.held?;
         (held.since + self.terms.ttl)
@@ -242,12 +243,12 @@ impl LeaseState {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// Returns whether anything has been seen there.
+    /// Returns true if any value has been seen.
     pub fn is_known(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Returns its holder, as far as is known.
+    /// Returns its holder, as far as it is known.
     pub fn holder(&self) -> Option<&Holder> {
         self.seen.as_ref().and_then(|seen| seen.holder.as_ref())
     }
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(own.renewable(s(6)), None);
         own.note_lost();
         assert_eq!(own.renewable(s(6)), Some(1));
-        // It was done after all: the revision is known, and the lease not longer for that.
+        // The write succeeded after all: the revision is known, but the lease does not become longer.
         own.saw(s(7), 2, Some(&a), &a);
         assert_eq!(own.renewable(s(7)), Some(2));
         assert_eq!(own.held_revision(s(15)), None);

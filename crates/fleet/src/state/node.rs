@@ -16,18 +16,18 @@ use super::stream::{Run, RunEnd, StreamAction, StreamId, StreamPlan, StreamShare
 use mine::{Flight, Mine, Stage};
 pub(crate) use observed::Observed;
 
-/// How long after a write of which nothing is known another one is tried.
+/// The pause after a write with an unknown outcome before the next attempt.
 const AGAIN: Time = Time::from_secs(1);
 
-/// How long a node starts nothing after its disk has failed it.
+/// How long a node starts nothing after a failure of its disk.
 const DISK_REST: Time = Time::from_secs(60);
 
-/// How long NATS may have something older at a key than it had told. In a cluster, a server that has just become the leader
-/// can be behind for a moment, and a leader that is cut off from the others answers from what it has for up to 20 s
-/// (raft.go, `lostQuorumInterval`, looked at every 10 s).
+/// How long NATS may return an older value of a key than it reported. In a cluster, a server that has just become the
+/// leader can be behind for a moment, and a leader that is cut off from the others answers from its own state for up to
+/// 20 s (raft.go, `lostQuorumInterval`, checked every 10 s).
 const BEHIND: Time = Time::from_secs(25);
 
-/// After how many writes of its name without an answer a node says so.
+/// The number of unanswered writes of its name after which a node reports that.
 const UNHEARD: u32 = 3;
 
 /// The identity of a node.
@@ -37,83 +37,84 @@ pub(crate) struct NodeSettings {
     pub me: Holder,
     /// Its site label.
     pub site: Option<String>,
-    /// How the fleet's hosts are divided.
+    /// The division of the fleet's hosts.
     pub zones: Zones,
-    /// On how many hosts it runs something at once.
+    /// The number of hosts on which it works at the same time.
     pub at_once: usize,
     /// Its program's version.
     pub version: String,
-    /// How long leases last.
+    /// The terms of leases.
     pub terms: Terms,
-    /// How long the bucket keeps what is in it.
+    /// How long the bucket keeps entries.
     pub keep: Time,
 }
 
-/// A command on a host that this process means to execute, as its disk has it.
+/// A command on a host that this process intends to execute, as stored on its disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
     /// The job.
     pub job: JobId,
-    /// The host's place in it, from 0.
+    /// The host's index in the job, from 0.
     pub host: u32,
-    /// The claim, which is created after this is on the disk.
+    /// The claim, which is written once the intent is on disk.
     pub claim: Claim,
 }
 
-/// The number of a write.
+/// The id of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(pub u64);
 
 /// The outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It is done, and has this revision.
+    /// It was done, with this revision.
     Done(u64),
-    /// Something else stands there than was expected: this, or nothing. To be read where writes are decided, not from a copy
-    /// that may be behind.
+    /// The expected value is not there, but this one or nothing. Must be read from the server that decides on writes,
+    /// not from a replica, which may be behind.
     Refused(Option<Entry>),
-    /// There was no answer: it may have been done, and may yet be.
+    /// There was no answer: it may have been done, or may still be.
     Lost,
 }
 
-/// The outcome of an intent that was to be put on the disk.
+/// The outcome of storing an intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intended {
-    /// It is there to stay.
+    /// It is stored durably.
     Noted,
-    /// One for the same host of the same job was executed by this machine before, of which the bucket knows nothing.
+    /// This machine has executed the same host of the same job before, which the bucket does not know.
     Before,
-    /// It could not be written: why.
+    /// It could not be written, for this reason.
     Failed(String),
 }
 
-/// An action that a node wants done. All of it may take its time.
+/// An action for the node's driver. Each may take its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Write a value if the key's last revision is this one (0: if there is none). Answered by [`Node::handle_written`].
+    /// Write a value if the key's last revision is `expected` (0: if there is none). Answered by
+    /// [`Node::handle_written`].
     Write {
-        /// Names it in the answer.
+        /// Identifies the answer.
         token: Token,
-        /// Where.
+        /// The key.
         key: Key,
-        /// The expected value.
+        /// The expected revision.
         expected: u64,
         /// The new value.
         value: Value,
     },
-    /// Put an intent on the disk, and do not answer before it is there to stay. Answered by [`Node::handle_intended`].
+    /// Store an intent durably before answering. Answered by [`Node::handle_intended`].
     Intend(Intent),
     /// Run the command. Answered by [`Node::handle_executed`].
     Execute(Intent),
-    /// End the command, whose [`Node::handle_executed`] then comes soon.
+    /// End the command. [`Node::handle_executed`] follows soon.
     Cancel(Intent),
-    /// Note on the disk what was returned, in case this process ends before the fleet knows.
+    /// Store the result, in case this process ends before the fleet knows it.
     Note(Intent, Returned),
-    /// The fleet knows what became of an intent, or nothing will: it is not needed any more.
+    /// Drop an intent: the fleet knows its outcome, or never will.
     Close(Intent),
-    /// Nothing more is done for a job.
+    /// Drop everything about a job.
     Forget(JobId),
-    /// Something for a stream.
+    /// An action for a stream.
     Stream(StreamAction),
 }
 
@@ -124,7 +125,7 @@ struct Sent {
     key: Key,
     expected: u64,
     at: Time,
-    /// The highest revision that was known then. What is done later has a higher one.
+    /// The highest revision known then. Later writes have higher ones.
     floor: u64,
 }
 
@@ -134,7 +135,7 @@ enum Purpose {
     Lease(Unit),
     GiveBack,
     Gate(JobId),
-    /// The fate of a host that this process has an intent for.
+    /// The fate of a host with an intent of this process.
     Mine(JobId, u32),
     /// The fate of another host.
     Other(JobId, u32),
@@ -145,49 +146,49 @@ enum Purpose {
 #[derive(Debug)]
 pub(crate) struct Node {
     settings: NodeSettings,
-    /// Whether everything that stands in the bucket has been told.
+    /// True once all initial entries have been reported.
     is_synced: bool,
-    /// This node's name, which it holds as it holds a shard.
+    /// The lease of this node's name.
     name: LeaseState,
     members: BTreeMap<String, (Member, LeaseState)>,
     leases: BTreeMap<Unit, LeaseState>,
-    /// The nodes among which the units were divided last, and what was this node's part.
+    /// The nodes in the last division of units, and this node's part.
     divided: BTreeSet<(String, Option<String>)>,
     own: BTreeSet<Unit>,
     jobs: BTreeMap<JobId, Job>,
-    /// Jobs of which nothing more is to be known, until the bucket does not have them either.
+    /// Jobs that are finished, until the bucket has dropped them as well.
     done: BTreeMap<JobId, Time>,
     mine: BTreeMap<(JobId, u32), Mine>,
-    /// Gates that are being written.
+    /// Gates with a pending write.
     gates: HashMap<JobId, Flight>,
-    /// Fates of other hosts that are being written.
+    /// Fates of other hosts with a pending write.
     closing: HashMap<(JobId, u32), Flight>,
     streams: Streams,
     sent: HashMap<Token, Sent>,
     actions: VecDeque<Action>,
-    /// The highest revision that was seen.
+    /// The highest revision seen.
     highest: u64,
     frozen: Option<String>,
-    /// How many writes of its name in a row had no answer.
+    /// The number of consecutive unanswered writes of its name.
     unanswered: u32,
-    /// Since when the bucket has said that its last sequence number is below one that was seen, and which it was: nothing is
-    /// begun until it says something else.
+    /// Set while the bucket's last sequence number is below one that was seen: since when, and the number. Meanwhile
+    /// nothing is started.
     behind: Option<(Time, u64)>,
-    /// Keys of which NATS refuses writes because something older stands there than it had told, and since when.
+    /// Keys for which NATS refuses writes because it has an older value than it reported, and since when.
     older: BTreeMap<Key, Time>,
-    /// Whether the fleet knows that it is frozen.
+    /// True once the fleet knows that it is frozen.
     is_freeze_told: bool,
     is_draining: bool,
     /// It has given everything back, and takes nothing again.
     has_left: bool,
     disk: Option<(Time, String)>,
     next: u64,
-    /// Whether something has happened since it was last thought about what to do.
+    /// True if something has happened since the last decision.
     is_stirred: bool,
 }
 
 impl Node {
-    /// A node that knows nothing yet. `intents` are those of its disk that were not closed, with what they returned.
+    /// Returns a node without knowledge. `intents` are the open ones on its disk, with their results.
     pub(crate) fn new(settings: NodeSettings, intents: Vec<(Intent, Option<Returned>)>) -> Self {
         let mine = intents.into_iter().map(|(intent, returned)| {
             let stage = Stage::of_former(&intent.claim, returned);
@@ -223,9 +224,9 @@ impl Node {
         }
     }
 
-    // What is known.
+    // Getters.
 
-    /// Why it starts nothing, as a sentence, where that is so.
+    /// Returns the reason why it starts nothing, as a sentence, if there is one.
     pub(crate) fn trouble(&self, now: Time) -> Option<String> {
         let name = &self.settings.me.node;
         let unheard = || {
@@ -239,7 +240,7 @@ impl Node {
         self.known_trouble(now).or_else(unheard)
     }
 
-    /// The report of that to the fleet.
+    /// Returns the reason that is reported to the fleet.
     fn known_trouble(&self, now: Time) -> Option<String> {
         let name = &self.settings.me.node;
         let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
@@ -257,50 +258,50 @@ impl Node {
         })
     }
 
-    /// How long this node's name is another process's, if that does not renew it.
+    /// Returns how long another process will hold this node's name if it does not renew it.
     pub(crate) fn name_is_free_in(&self, now: Time) -> Option<Time> {
         let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
         (taken && !self.name.is_renewed()).then(|| self.name.ends_in(now))
     }
 
-    /// Returns whether nothing more is to be known of a job.
+    /// Returns true if a job is finished and forgotten.
     pub(crate) fn is_done(&self, job: &JobId) -> bool {
         self.done.contains_key(job)
     }
 
-    /// Returns whether nothing more happens to any host of a job.
+    /// Returns true if no host of a job can change any more.
     pub(crate) fn is_settled(&self, job: &JobId) -> bool {
         self.is_done(job) || self.jobs.get(job).is_some_and(Job::is_settled)
     }
 
-    /// Returns whether it holds this unit.
+    /// Returns true if the node holds this unit.
     pub(crate) fn owns(&self, unit: &Unit, now: Time) -> bool {
         self.leases
             .get(unit)
             .is_some_and(|lease| lease.held_revision(now).is_some())
     }
 
-    /// On how many hosts it is about to run something, or does.
+    /// Returns the number of hosts on which it starts or runs something.
     pub(crate) fn running(&self) -> usize {
         self.mine.values().filter(|mine| mine.is_running()).count()
     }
 
-    /// Its work for each stream.
+    /// Returns its work for each stream.
     pub(crate) fn stream_shares(&self) -> impl Iterator<Item = (&StreamId, StreamShare)> {
         self.streams.shares()
     }
 
-    /// Returns whether nothing is left to be told to the fleet.
+    /// Returns true if everything has been reported to the fleet.
     pub(crate) fn is_idle(&self) -> bool {
         self.mine.is_empty()
     }
 
-    /// Returns whether nothing is under way that leaving would cut short: no command, and no write without an answer.
+    /// Returns true if leaving would interrupt nothing: no command runs, and no write is unanswered.
     pub(crate) fn may_leave(&self) -> bool {
         self.is_idle() && self.streams.is_idle() && self.sent.is_empty()
     }
 
-    /// The nodes that have been heard of lately, this one included.
+    /// Returns the nodes that are alive, including this one.
     pub(crate) fn members(&self, now: Time) -> impl Iterator<Item = (&str, &Member)> {
         let live = self
             .members
@@ -314,14 +315,14 @@ impl Node {
         self.highest
     }
 
-    /// Whether nothing is started in the whole fleet, and why.
+    /// Returns the reason why the fleet is frozen, if it is.
     pub(crate) fn frozen(&self) -> Option<&str> {
         self.frozen.as_deref()
     }
 
-    // What happens.
+    // Input.
 
-    /// The bucket tells what stands at a key, or what was written there.
+    /// Handles an entry of the bucket.
     pub(crate) fn handle_entry(&mut self, now: Time, entry: Entry) {
         self.is_stirred = true;
         self.highest = self.highest.max(entry.revision);
@@ -365,38 +366,37 @@ impl Node {
                 self.is_freeze_told = true;
                 self.frozen.get_or_insert(why);
             }
-            // Deleted, by age or by hand: what was seen there still holds. Or of a kind that is not known.
+            // Deleted, by age or by hand: the last value still holds. Or of an unknown kind.
             _ => {}
         }
     }
 
-    /// Everything that stood in the bucket has been told.
+    /// Notes that all initial entries have been reported.
     pub(crate) fn handle_synced(&mut self) {
         self.is_synced = true;
         self.is_stirred = true;
     }
 
-    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that. In a
-    /// cluster, a server that has just become the leader can be behind what the one before had told; it knows all when it is
-    /// asked again.
+    /// Handles the bucket's last sequence number. `highest_before` is [`Self::highest`] before the request. In a
+    /// cluster, a new leader can be behind its predecessor for a moment, and catches up.
     pub(crate) fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
         if last >= highest_before {
             self.behind = None;
             return;
         }
         let (since, first) = *self.behind.get_or_insert((now, last));
-        // What is written goes on behind what was forgotten. A leader that is cut off from the others writes nothing.
+        // New writes follow on after lost ones. A leader that is cut off from the others writes nothing.
         if last > first || now >= since + BEHIND {
             self.freeze(now, last);
         }
     }
 
-    /// A revision that this node saw in an earlier life.
+    /// Restores the highest revision that an earlier process of this node saw.
     pub(crate) fn remember_highest(&mut self, highest: u64) {
         self.highest = self.highest.max(highest);
     }
 
-    /// A job has been read.
+    /// Handles a job that has been read.
     pub(crate) fn handle_job(&mut self, now: Time, job: JobId, plan: Plan) {
         self.is_stirred = true;
         if let Some(job) = self.job(now, job)
@@ -406,7 +406,7 @@ impl Node {
         }
     }
 
-    /// Why each host of a job is not started here, where that is so, as it is judged by now.
+    /// Sets for each host of a job the current reason, if any, not to start it here.
     pub(crate) fn handle_judged(&mut self, job: &JobId, refused: Vec<Option<String>>) {
         self.is_stirred = true;
         if let Some(job) = self.jobs.get_mut(job) {
@@ -414,44 +414,44 @@ impl Node {
         }
     }
 
-    /// A stream has been read.
+    /// Handles a stream that has been read.
     pub(crate) fn handle_stream(&mut self, now: Time, stream: StreamId, plan: StreamPlan) {
         self.stir_streams();
         self.streams.set_plan(now, stream, plan);
     }
 
-    /// Why each host of a stream is not run here, where that is so, as it is judged by now. What runs and is not allowed any
-    /// more is stopped.
+    /// Sets for each host of a stream the current reason, if any, not to run it here. A running one that is no longer
+    /// allowed is stopped.
     pub(crate) fn handle_stream_judged(&mut self, stream: &StreamId, refused: Vec<Option<String>>) {
         self.stir_streams();
         self.streams.apply_judgement(stream, refused);
     }
 
-    /// A stream is to end, says somebody who may.
+    /// Handles a permitted cancellation of a stream.
     pub(crate) fn handle_stream_cancelled(&mut self, stream: &StreamId) {
         self.stir_streams();
         self.streams.cancel(stream);
     }
 
-    /// A host of a stream has ended for good, as it stands in the bucket.
+    /// Handles the final end of a stream's host, as in the bucket.
     pub(crate) fn handle_stream_ended(&mut self, stream: &StreamId, host: u32) {
         self.stir_streams();
         self.streams.saw_end(stream, host);
     }
 
-    /// A stream stands in the bucket no more.
+    /// Handles the removal of a stream from the bucket.
     pub(crate) fn handle_stream_gone(&mut self, stream: &StreamId) {
         self.stir_streams();
         self.streams.forget(stream);
     }
 
-    /// Nothing more comes of a run.
+    /// Handles the end of a run.
     pub(crate) fn handle_run_ended(&mut self, now: Time, run: &Run, end: RunEnd) {
         self.stir_streams();
         self.streams.run_ended(now, run, end);
     }
 
-    /// Whether the end of a host stands in the bucket by now.
+    /// Handles the result of writing the end of a host.
     pub(crate) fn handle_end_written(&mut self, now: Time, stream: &StreamId, host: u32, is_written: bool) {
         self.stir_streams();
         self.streams.end_written(now, stream, host, is_written);
@@ -462,7 +462,7 @@ impl Node {
         self.streams.is_stirred = true;
     }
 
-    /// A write has been answered, or not.
+    /// Handles the outcome of a write.
     pub(crate) fn handle_written(&mut self, now: Time, token: Token, written: Written) {
         self.is_stirred = true;
         let Some(sent) = self.sent.remove(&token) else {
@@ -470,7 +470,7 @@ impl Node {
         };
         if let Written::Done(revision) = written {
             if revision <= sent.floor {
-                // The number of this write follows the last one.
+                // This write's number follows the bucket's last one.
                 self.freeze(now, revision.saturating_sub(1));
             }
             self.highest = self.highest.max(revision);
@@ -500,7 +500,7 @@ impl Node {
                 Written::Lost => lease.note_lost(),
             }
             if is_forgotten {
-                // So it may have forgotten that the fleet is frozen, too.
+                // It may also have forgotten that the fleet is frozen.
                 self.is_freeze_told = false;
                 let why =
                     "NATS forgets what it has acknowledged, as where two servers write to one directory";
@@ -510,7 +510,7 @@ impl Node {
         let refused_by_nothing = written == Written::Refused(None);
         let (is_done, flight) = match &written {
             Written::Done(revision) => (Some(*revision), Flight::Idle),
-            // Where nothing stands, or something older, NATS is behind what is known.
+            // With an older value or none, NATS is behind what is known.
             Written::Refused(Some(_)) if !is_older => (None, Flight::Idle),
             Written::Refused(_) | Written::Lost => (None, Flight::Until(now + AGAIN)),
         };
@@ -537,7 +537,7 @@ impl Node {
         }
     }
 
-    /// An intent is on the disk, or cannot be put there.
+    /// Handles the result of storing an intent.
     pub(crate) fn handle_intended(&mut self, now: Time, intent: &Intent, intended: Intended) {
         self.is_stirred = true;
         let place = (intent.job.clone(), intent.host);
@@ -554,14 +554,14 @@ impl Node {
         }
     }
 
-    /// A command has returned.
+    /// Handles a command's result.
     pub(crate) fn handle_executed(&mut self, now: Time, intent: Intent, returned: Returned) {
         self.is_stirred = true;
         self.note_executed(intent, returned);
         self.think(now);
     }
 
-    /// Gives its hosts to other nodes, and takes none.
+    /// Gives its hosts to other nodes, and takes no more.
     pub(crate) fn drain(&mut self, now: Time) {
         self.is_draining = true;
         self.stir_streams();
@@ -569,7 +569,7 @@ impl Node {
         self.think(now);
     }
 
-    /// Gives everything back at once: this process ends.
+    /// Gives everything back now, because this process ends.
     pub(crate) fn leave(&mut self, now: Time) {
         self.is_draining = true;
         self.has_left = true;
@@ -588,7 +588,7 @@ impl Node {
         }
     }
 
-    /// Some time has passed. To be called four times a second.
+    /// Advances the time. Must be called four times a second.
     pub(crate) fn handle_tick(&mut self, now: Time) {
         if self
             .disk
@@ -604,7 +604,7 @@ impl Node {
         self.tell_freeze(now);
     }
 
-    /// The next action. To be called after everything that happens, until it returns nothing.
+    /// Returns the next action. Must be called after each event until it returns `None`.
     pub(crate) fn poll_action(&mut self, now: Time) -> Option<Action> {
         if self.actions.is_empty() && std::mem::take(&mut self.is_stirred) {
             self.think(now);
@@ -612,7 +612,7 @@ impl Node {
         self.actions.pop_front()
     }
 
-    // What follows.
+    // Decisions.
 
     fn think(&mut self, now: Time) {
         if !self.is_synced || self.has_left {
@@ -638,7 +638,7 @@ impl Node {
         }
     }
 
-    /// Takes its name, or keeps it.
+    /// Takes its name, or renews it.
     fn renew_name(&mut self, now: Time, at_once: bool) {
         self.name.expire(now);
         let me = &self.settings.me;
@@ -653,7 +653,7 @@ impl Node {
         self.write(now, Purpose::Member, key, expected, member);
     }
 
-    /// Divides the units among the nodes that live, where those have changed.
+    /// Divides the units among the live nodes, if these have changed.
     fn divide(&mut self, now: Time) {
         let me = &self.settings.me.node;
         let others = self
@@ -682,7 +682,7 @@ impl Node {
         self.divided = nodes;
     }
 
-    /// Takes the units that are its own where they are free, renews them, and gives back those that are not.
+    /// Takes its own units if they are free, renews them, and gives back all others.
     fn lease(&mut self, now: Time) {
         for lease in self.leases.values_mut() {
             lease.expire(now);
@@ -699,8 +699,8 @@ impl Node {
         if !foreign.is_empty() {
             busy.extend(self.streams.units().cloned());
         }
-        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it. What
-        // runs for a stream is stopped: the next owner would run it as well.
+        // A host with an intent is started before its shard moves, which takes moments: the next owner could not start
+        // it. Streams are stopped first: the next owner would run them as well.
         let free = foreign.iter().filter(|unit| !busy.contains(*unit));
         for unit in free.cloned().collect::<Vec<_>>() {
             self.give_back(now, &unit);
@@ -710,7 +710,7 @@ impl Node {
         }
         let me = self.settings.me.clone();
         let mut writes = Vec::new();
-        // One that is to move and cannot yet is kept.
+        // A unit that cannot move yet is kept.
         for unit in self
             .own
             .iter()
@@ -736,8 +736,7 @@ impl Node {
         }
     }
 
-    /// Runs the commands of streams on the hosts that are this node's: where something has happened to streams, and with
-    /// each tick.
+    /// Runs the commands of streams on this node's hosts: after each event of a stream, and with each tick.
     fn look_after_streams(&mut self, now: Time) {
         if !std::mem::take(&mut self.streams.is_stirred) {
             return;
@@ -752,7 +751,7 @@ impl Node {
             .extend(self.streams.actions.drain(..).map(Action::Stream));
     }
 
-    /// The units of hosts that this process is about to begin.
+    /// Returns the units of hosts that this process is about to start.
     fn beginning(&self) -> BTreeSet<Unit> {
         let beginning = self.mine.iter().filter(|(_, mine)| mine.is_beginning());
         let unit = |(job, host): &(JobId, u32)| Some(self.jobs.get(job)?.host(*host)?.unit.clone());
@@ -770,7 +769,7 @@ impl Node {
         }
     }
 
-    /// Lets further hosts of jobs start, where this node looks after the job.
+    /// Lets further hosts of jobs start, if this node manages the job.
     fn open_gates(&mut self, now: Time) {
         land(&mut self.gates, now);
         if self.frozen.is_some() {
@@ -794,7 +793,7 @@ impl Node {
         }
     }
 
-    /// Starts what may start, and settles what cannot or what a lost node has left.
+    /// Starts hosts that may start, and settles those that cannot or that a lost node has left.
     fn look_after_hosts(&mut self, now: Time) {
         land(&mut self.closing, now);
         let jobs: Vec<JobId> = self.jobs.keys().cloned().collect();
@@ -804,7 +803,7 @@ impl Node {
         }
     }
 
-    /// Says of hosts of lost nodes that they may have started.
+    /// Reports that hosts of lost nodes may have started.
     fn look_after_lost(&mut self, now: Time, id: &JobId) {
         let claimed = self.jobs.get(id).map(Job::claimed_hosts).unwrap_or_default();
         for host in claimed {
@@ -821,7 +820,7 @@ impl Node {
         }
     }
 
-    /// Begins hosts that nobody has claimed, or says that they do not start.
+    /// Starts unclaimed hosts, or reports that they do not start.
     fn look_after_unclaimed(&mut self, now: Time, id: &JobId) {
         let mut room = self.settings.at_once.saturating_sub(self.running());
         let units = self.jobs.get(id).map(Job::unclaimed_units).unwrap_or_default();
@@ -847,19 +846,19 @@ impl Node {
                         self.begin((id.clone(), host), fence);
                     }
                 } else if !job.has_refused {
-                    // The same holds for those behind it.
+                    // The same applies to the hosts after it.
                     break;
                 }
             }
         }
     }
 
-    /// Returns whether hosts of a unit whose lease is held are begun.
+    /// Returns true if hosts of a held unit may be started.
     fn may_begin(&self, unit: &Unit) -> bool {
         self.frozen.is_none() && self.behind.is_none() && self.disk.is_none() && self.own.contains(unit)
     }
 
-    /// Settles a host that this process has no intent for.
+    /// Settles a host for which this process has no intent.
     fn close(&mut self, now: Time, job: &JobId, host: u32, expected: u64, fate: Fate) {
         if self.frozen.is_some() || !self.is_free(job, host) {
             return;
@@ -869,13 +868,13 @@ impl Node {
         self.write(now, purpose, key, expected, Value::Fate(fate));
     }
 
-    /// Returns whether nothing is under way for a host.
+    /// Returns true if nothing is pending for a host.
     fn is_free(&self, job: &JobId, host: u32) -> bool {
         let place = (job.clone(), host);
         !self.mine.contains_key(&place) && !self.closing.contains_key(&place)
     }
 
-    /// Returns whether a process that has claimed something is not heard of any more.
+    /// Returns true if the process that made a claim is not alive.
     fn is_lost(&self, holder: &Holder, now: Time) -> bool {
         if *holder == self.settings.me {
             return false;
@@ -886,9 +885,9 @@ impl Node {
         }
     }
 
-    /// Returns whether a write was refused because something older stands there than NATS had told. Where that stays so, it has
-    /// forgotten what it had acknowledged, though its sequence number may have passed the one that was known: others have
-    /// written since.
+    /// Returns true if a write was refused because NATS has an older value than it reported. If that persists, it has
+    /// forgotten what it acknowledged, even if its sequence number is above the known one because others have written
+    /// since.
     fn is_older(&mut self, now: Time, sent: &Sent, written: &Written) -> bool {
         let Written::Refused(Some(entry)) = written else {
             if matches!(written, Written::Done(_)) {
@@ -911,7 +910,7 @@ impl Node {
         true
     }
 
-    /// The bucket has forgotten what it had acknowledged.
+    /// Freezes the fleet: the bucket has forgotten what it acknowledged.
     fn freeze(&mut self, now: Time, last: u64) {
         let why = format!(
             "NATS has gone back to sequence number {last} from {}, as after a restore from a backup: what ran since is not \
@@ -928,7 +927,7 @@ impl Node {
         }
     }
 
-    /// Tells the fleet that it is frozen, again and again until that is acknowledged or somebody else has.
+    /// Tells the fleet that it is frozen, repeatedly until that is acknowledged or another node has done so.
     fn tell_freeze(&mut self, now: Time) {
         let is_sent = self
             .sent
@@ -939,7 +938,7 @@ impl Node {
         }
     }
 
-    /// A job, unless it is done with.
+    /// Returns a job, unless it is finished.
     fn job(&mut self, now: Time, job: JobId) -> Option<&mut Job> {
         match self.done.contains_key(&job) {
             true => None,
@@ -947,8 +946,8 @@ impl Node {
         }
     }
 
-    /// Lets go of jobs whose hosts are all settled, and of those that the bucket has dropped. What was written about a job
-    /// after it was read here is dropped later than this process drops it, so that none of it is executed again.
+    /// Drops jobs whose hosts are all settled, and those that the bucket has dropped. The bucket drops entries that
+    /// were written after a job was read here later than this process drops the job, so nothing is executed again.
     fn tidy(&mut self, now: Time) {
         let keep = self.settings.keep;
         let is_over = |since: Time| !keep.is_zero() && now >= since + keep;
@@ -966,7 +965,7 @@ impl Node {
             self.done.insert(id.clone(), since);
             self.actions.push_back(Action::Forget(id));
         }
-        // A little longer, for what is on its way.
+        // A little longer, for messages on their way.
         self.done.retain(|_, since| !is_over(*since + keep / 8));
     }
 
@@ -992,7 +991,7 @@ impl Node {
     }
 }
 
-/// A write of this key is answered: it is made again at that time, or need not be.
+/// Handles the answer to a write of this key: it is repeated at that time, or done.
 fn flown<K: Eq + Hash>(writes: &mut HashMap<K, Flight>, key: K, flight: Flight) {
     match flight {
         Flight::Until(_) => writes.insert(key, flight),
@@ -1000,7 +999,7 @@ fn flown<K: Eq + Hash>(writes: &mut HashMap<K, Flight>, key: K, flight: Flight) 
     };
 }
 
-/// Lets those be made again whose time has come.
+/// Allows writes again whose time has come.
 fn land<K>(writes: &mut HashMap<K, Flight>, now: Time) {
     writes.retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
 }

@@ -1,4 +1,4 @@
-//! The hosts that go together, and the node that owns them.
+//! The hosts that belong together, and the node that owns them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,16 +8,16 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use trunkline_request::hosts::means_host;
 
-/// Into how many shards the hosts of a zone are divided.
+/// The number of shards that the hosts of a zone are divided into.
 pub const SHARDS: u16 = 256;
 
-/// The name of the zone of all hosts that no site claims.
+/// The name of the zone for all hosts without a site.
 const COMMON: &str = "_";
 
-/// The unit of ownership: a 256th of the hosts of a zone. A zone is a site, or what no site claims.
+/// The unit of ownership: a 256th of the hosts of a zone. A zone is a site, or all hosts without a site.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
-    /// The site; `None` for hosts that no site claims.
+    /// The site; `None` for hosts without a site.
     pub site: Option<String>,
     /// The shard.
     pub shard: u8,
@@ -47,8 +47,8 @@ impl FromStr for Unit {
 }
 
 impl Unit {
-    /// Returns the owner among these nodes: the one with the highest weight for it (rendezvous hashing), so that a node
-    /// that comes or goes moves only what it gets or had. `None` where there are no nodes.
+    /// Returns the owner among these nodes: the one with the highest weight for the unit (rendezvous hashing). So a
+    /// node that comes or goes only moves the units that it gets or had. `None` if there are no nodes.
     pub fn owner<'a>(&self, nodes: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         let unit = self.to_string();
         nodes
@@ -60,10 +60,10 @@ impl Unit {
 /// The division of the hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zones {
-    /// The hosts of each site: site labels with patterns of host names (`*.eu`). The first site by name that matches
-    /// has a host.
+    /// The hosts of each site: site labels with patterns of host names (`*.eu`). A host belongs to the first matching
+    /// site, in order of their names.
     pub sites: BTreeMap<String, Vec<String>>,
-    /// Into how many shards each zone is divided: [`SHARDS`], or fewer.
+    /// The number of shards that each zone is divided into: [`SHARDS`], or fewer.
     pub shards: u16,
 }
 
@@ -77,7 +77,7 @@ impl Default for Zones {
 }
 
 impl Zones {
-    /// The unit that a host belongs to, by its name without user and port; letters' case means nothing.
+    /// Returns the unit that a host belongs to, from its name without user and port. Upper and lower case are the same.
     pub fn unit_of(&self, host: &str) -> Unit {
         let site = self.sites.iter().find(|(_, patterns)| means_host(patterns, host));
         Unit {
@@ -86,7 +86,7 @@ impl Zones {
         }
     }
 
-    /// All units that a node with this label may own: those of its site, and those of no site.
+    /// Returns all units that a node with this label may own: those of its site, and those without a site.
     pub fn units(&self, site: Option<&str>) -> Vec<Unit> {
         let site = site.filter(|site| self.sites.contains_key(*site));
         let zones = [None, site.map(str::to_owned)];
@@ -101,7 +101,7 @@ impl Zones {
             .collect()
     }
 
-    /// The unit whose owner looks after a job.
+    /// Returns the unit whose owner is responsible for a job.
     pub(crate) fn unit_of_job(&self, job: &str) -> Unit {
         Unit {
             site: None,
@@ -115,7 +115,7 @@ impl Zones {
     }
 }
 
-/// The same on every machine and in every version.
+/// Hashes bytes. The result is the same on every machine and in every version.
 fn hash(bytes: &[u8]) -> [u8; 32] {
     let mut hash = [0; 32];
     hash.copy_from_slice(digest(&SHA256, bytes).as_ref());

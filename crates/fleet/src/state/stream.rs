@@ -1,8 +1,8 @@
-//! Streams: commands that run on their hosts until somebody cancels them, each by the owner of its host's shard.
+//! Streams: commands that run on their hosts until they are cancelled, each by the owner of its host's shard.
 //!
-//! No two owners run the same host of a stream at once, as far as leases keep them apart: an owner ends the command before
-//! anybody can take the lease, and a shard that moves is given back when its commands have ended. What an owner that was stopped
-//! says late is told from what counts by the run's number, which begins with the revision of the lease.
+//! As far as leases can ensure it, no two owners run the same host of a stream at once: an owner ends the command
+//! before another can take the lease, and gives a shard back only when its commands have ended. Late messages of an
+//! owner that was stopped are recognised by the run's number, which begins with the revision of the lease.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::shard::Unit;
 /// The delay after a write of unknown outcome before another one is tried.
 const AGAIN: Time = Time::from_secs(1);
 
-/// The name of a stream: lower-case letters and digits, made from its order.
+/// The name of a stream: lower-case letters and digits, derived from its order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub String);
 
@@ -41,7 +41,7 @@ pub enum Restart {
     Lost,
     /// Also when the command has ended.
     Always,
-    /// Never by itself. An owner that takes a host over begins the command all the same.
+    /// Never, except that a new owner of a host starts the command.
     Never,
 }
 
@@ -56,7 +56,7 @@ pub struct Resuming {
     pub longest: Duration,
 }
 
-/// A stream, as this node has read and judged it.
+/// A stream that this node has read and judged.
 #[derive(Debug, Clone)]
 pub struct StreamPlan {
     /// Its hosts, in their order.
@@ -65,23 +65,23 @@ pub struct StreamPlan {
     pub resuming: Resuming,
 }
 
-/// One run of a command on a host of a stream. Later runs of a host are greater, whoever began them.
+/// One run of a command on a host of a stream. Later runs of a host are greater, on any node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The stream.
     pub stream: StreamId,
-    /// The host's place in it, from 0.
+    /// The host's index in the stream, from 0.
     pub host: u32,
-    /// The run.
+    /// The number of the run.
     pub number: RunNumber,
 }
 
 /// The number of a host's run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunNumber {
-    /// The revision of the lease under which it was begun: the fencing token.
+    /// The revision of the lease during which it was started: the fencing token.
     pub fence: u64,
-    /// Counts the runs of its process.
+    /// The number of the run in its process.
     pub count: u64,
 }
 
@@ -90,11 +90,11 @@ pub struct RunNumber {
 pub enum RunEnd {
     /// The command has ended, or cannot be run.
     Ended(Exit),
-    /// The connection was lost or could not be made, for a reason that may pass.
+    /// The connection was lost or could not be made, for a temporary reason.
     Lost(Exit),
     /// It was told to stop.
     Stopped,
-    /// The host had ended for good before, which the bucket said when it was asked, and nothing has run.
+    /// The bucket said that the host had ended before, so nothing has run.
     HadEnded,
 }
 
@@ -112,24 +112,24 @@ pub enum StreamEnd {
 pub struct StreamShare {
     /// Hosts on which it runs the command.
     pub running: u32,
-    /// Hosts that are its, and on which it does not run the command because it may not.
+    /// Its hosts on which it may not run the command.
     pub refused: u32,
-    /// The reason, for the first of them.
+    /// The reason for the first of them.
     pub why: Option<String>,
-    /// The number of times that it has started a command again.
+    /// How often it has started a command again.
     pub restarts: u64,
 }
 
 /// A node's action for its streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamAction {
-    /// Run the command. Answered by `Node::handle_run_ended`.
+    /// Start the command. Answered by `Node::handle_run_ended`.
     Begin(Run),
-    /// End the command at once, and answer when nothing more comes of it.
+    /// End the command now, and answer when it is over.
     Stop(Run),
-    /// Tell those who follow that this node does not run the command, and why.
+    /// Tell followers that this node does not run the command, with the reason.
     Refuse(Run, String),
-    /// Write down that a host has ended for good. Answered by `Node::handle_end_written`.
+    /// Store that a host has ended for good. Answered by `Node::handle_end_written`.
     End(StreamId, u32, StreamEnd),
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Streams {
     early: BTreeMap<StreamId, Vec<u32>>,
     pub(super) actions: VecDeque<StreamAction>,
     count: u64,
-    /// Whether something has happened since it was last looked what is to run.
+    /// True if something has happened since the last decision.
     pub(super) is_stirred: bool,
 }
 
@@ -149,7 +149,7 @@ pub(super) struct Streams {
 struct Stream {
     resuming: Resuming,
     is_cancelled: bool,
-    /// It is in the bucket no more.
+    /// It was removed from the bucket.
     is_gone: bool,
     hosts: Vec<Host>,
     restarts: u64,
@@ -160,32 +160,32 @@ struct Host {
     planned: PlannedHost,
     phase: Phase,
     failures: u32,
-    /// The reason why it was refused, as the followers know it.
+    /// The reported reason why it was refused.
     told: Option<String>,
     is_ended: bool,
-    /// This process has begun its command before.
+    /// This process has started its command before.
     has_begun: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing runs; not before then.
+    /// Nothing runs, until that time.
     Idle(Time),
     Running {
         number: RunNumber,
         since: Time,
         is_stopping: bool,
     },
-    /// The fleet is to know that it has ended.
+    /// The fleet must be told that it has ended.
     Ending(StreamEnd),
     /// That was sent.
     Sent(StreamEnd),
-    /// To be sent again, then.
+    /// That will be sent again at that time.
     Again(StreamEnd, Time),
 }
 
 impl Streams {
-    /// Returns whether no command runs, and no end is still to be told.
+    /// Returns true if no command runs and every end is reported.
     pub(super) fn is_idle(&self) -> bool {
         let mut hosts = self.streams.values().flat_map(|stream| &stream.hosts);
         hosts.all(|host| matches!(host.phase, Phase::Idle(_)))
@@ -196,7 +196,7 @@ impl Streams {
         self.streams.iter().map(|(id, stream)| (id, stream.share()))
     }
 
-    /// The units in which commands run.
+    /// Returns the units in which commands run.
     pub(super) fn units(&self) -> impl Iterator<Item = &Unit> {
         let hosts = self.streams.values().flat_map(|stream| &stream.hosts);
         hosts
@@ -238,7 +238,7 @@ impl Streams {
         }
     }
 
-    /// The bucket says that a host has ended.
+    /// Notes that a host has ended, by the bucket.
     pub(super) fn saw_end(&mut self, id: &StreamId, host: u32) {
         match self.streams.contains_key(id) {
             true => {
@@ -250,7 +250,7 @@ impl Streams {
         }
     }
 
-    /// Nothing of it stands in the bucket any more.
+    /// Notes that the stream was removed from the bucket.
     pub(super) fn forget(&mut self, id: &StreamId) {
         self.early.remove(id);
         if let Some(stream) = self.streams.get_mut(id) {
@@ -291,7 +291,7 @@ impl Streams {
             return;
         }
         let backoff = Backoff::new(resuming.first, resuming.longest);
-        // One that has run for longer than it would now have to wait begins from the start.
+        // A run that lasted longer than the next pause resets the backoff.
         if now.saturating_sub(since) > backoff.pause_after(host.failures.saturating_add(1)) {
             host.failures = 0;
         }
@@ -313,7 +313,7 @@ impl Streams {
             Some(exit) => Phase::Ending(StreamEnd::Ended(exit)),
             None if is_stopping || is_over => Phase::Idle(now),
             None => {
-                // Hosts that were lost together do not come back together: less a part of up to half.
+                // Reduced by up to half, so that hosts that were lost together do not come back together.
                 let part = u32::try_from(run.number.count.wrapping_mul(37) % 100).unwrap_or_default();
                 let pause = backoff.pause_after(host.failures);
                 Phase::Idle(now.saturating_add(pause - pause / 200 * part))
@@ -321,8 +321,8 @@ impl Streams {
         };
     }
 
-    /// Begins what is to run here, and stops what is not. `lease` says under which revision commands may run, and whether they may
-    /// be begun.
+    /// Starts commands that should run here, and stops others. `lease` returns the revision under which commands may
+    /// run, and whether they may be started.
     pub(super) fn look_after(
         &mut self,
         now: Time,
@@ -359,7 +359,7 @@ impl Streams {
                     }
                     Phase::Again(end, at) if now >= *at => host.phase = Phase::Ending(end.clone()),
                     Phase::Sent(_) | Phase::Again(..) => continue,
-                    // Whoever has it now begins it again: nobody knows that it has ended.
+                    // The new owner starts it again: the fleet does not know that it has ended.
                     Phase::Ending(_) if fence.is_none() || stream.is_gone => host.phase = Phase::Idle(now),
                     Phase::Idle(_) | Phase::Ending(_) => {}
                 }
@@ -414,7 +414,8 @@ fn host_of(stream: &mut Stream, host: u32) -> Option<&mut Host> {
     stream.hosts.get_mut(usize::try_from(host).ok()?)
 }
 
-/// Returns whether another attempt would not help, and servers count them: a wrong host key, a key that is refused.
+/// Returns true for failures that another attempt would not fix, and that servers count: a wrong host key, a refused
+/// key.
 fn is_final(exit: &Exit) -> bool {
     matches!(exit, Exit::Failed { kind, .. } if !kind.may_pass())
 }

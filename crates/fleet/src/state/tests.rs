@@ -1,5 +1,5 @@
-//! Whole fleets on simulated time: messages are lost, late and delivered twice, nodes are killed, stopped and cut off. Each seed
-//! is one course of events. Servers keep a ledger of what they executed, by which fates are judged.
+//! Whole fleets on simulated time: messages are lost, late and duplicated, nodes are killed, stopped and cut off. Each
+//! seed is one course of events. Servers keep a ledger of executions, by which fates are judged.
 
 mod world;
 
@@ -15,7 +15,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Lets a fleet live through faults, and then in peace for long enough; returns it to be judged.
+/// Runs a fleet through faults and a long enough time of peace, and returns it for judgement.
 fn live_through(seed: u64, faults: Faults) -> World {
     let mut world = World::new(seed, 3, faults);
     world.run_until(seconds(3));
@@ -81,7 +81,7 @@ fn judge(world: &World, seed: u64) {
     );
 }
 
-/// Returns the seeds, beside those of every run: TRUNKLINE_FLEET_SEEDS=FROM-TO.
+/// Returns the usual seeds, or those in TRUNKLINE_FLEET_SEEDS=FROM-TO.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("TRUNKLINE_FLEET_SEEDS").ok();
     let asked = asked.as_deref().and_then(|text| text.split_once('-'));
@@ -141,7 +141,7 @@ fn where_nothing_fails_every_host_is_executed_within_the_limits() {
     }
 }
 
-/// Lets streams live through faults, with one that is cancelled meanwhile.
+/// Runs streams through faults. One is cancelled meanwhile.
 fn stream_through(seed: u64, faults: Faults) -> World {
     let mut world = World::new(seed, 3, faults);
     world.stream("one", 30);
@@ -164,7 +164,7 @@ fn a_stream_is_run_by_one_owner_at_a_time_and_goes_on_until_it_has_ended() {
     let (mut begun, mut hosts) = (0, 0);
     for seed in seeds(60) {
         let world = stream_through(seed, Faults::all());
-        // Those of which the command has ended by itself are not begun again. All others run, or wait for their next attempt.
+        // Commands that ended by themselves are not started again. All others run, or wait for their next attempt.
         for (stream, all) in [("one", 30), ("two", 20)] {
             let (runs, ended) = (world.streaming(stream), world.ended_hosts(stream));
             assert!(
@@ -294,7 +294,7 @@ fn a_host_that_begins_while_its_shard_moves_is_executed() {
         let mut world = World::new(seed, 2, Faults::none());
         world.run_until(seconds(20));
         world.submit("one", 40, Limits::default());
-        // The shards move while hosts begin, and once more when the node that they went to is drained.
+        // The shards move while hosts start, and again when their new node is drained.
         let new = world.add("n2");
         let pause = Duration::from_millis(u64::try_from(world.pick(400)).unwrap());
         world.run_until(seconds(20) + pause);
@@ -373,7 +373,7 @@ fn what_the_bucket_does_not_keep_any_more_no_node_keeps() {
     assert_eq!(jobs_of(&node, seconds(89)), 1);
     node.handle_tick(seconds(90));
     assert_eq!(jobs_of(&node, seconds(90)), 0);
-    // A repetition of what was told before is none the wiser.
+    // An old message again changes nothing.
     node.handle_entry(seconds(91), entry);
     assert_eq!(jobs_of(&node, seconds(91)), 0);
     assert!(node.is_done(&JobId("one".into())));
@@ -413,7 +413,8 @@ fn a_leader_that_is_cut_off_from_its_cluster_freezes_nothing_before_it_steps_dow
 
 #[test]
 fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
-    // Whether each renewal of the node's name finds what was acknowledged before. Returns how often the freeze was told, too.
+    // `renewals` says for each renewal of the node's name if the acknowledged value is still there. Also returns how
+    // often the freeze was reported.
     let frozen_after = |renewals: &[bool]| {
         let mut node = Node::new(lone(), Vec::new());
         node.handle_synced();
@@ -431,7 +432,7 @@ fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
                 };
                 node.handle_written(now, token, written);
             }
-            // What was not there is written as new.
+            // A missing value is written as new.
             for (token, key, ..) in writes(node, now) {
                 revision += 1;
                 told += u32::from(key == Key::Frozen);
@@ -449,20 +450,20 @@ fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
     let why = why.unwrap();
     assert!(why.contains("forgets what it has acknowledged"), "{why}");
     assert_eq!(told, 1);
-    // What it was told it may have forgotten, too.
+    // It may also have forgotten the reported freeze.
     assert_eq!(frozen_after(&[true, false, false, false, true]).1, 2);
 }
 
 #[test]
 fn a_bucket_that_goes_back_at_one_key_freezes_the_fleet_though_others_write_on() {
-    // What stands at the node's name, by the answer to each renewal; `None` where that is what it wrote, with the next number.
+    // `answers` has the revision at the node's name for each renewal; `None` if it is the one that the node wrote.
     let frozen_after = |answers: &[Option<u64>]| {
         let mut node = Node::new(lone(), Vec::new());
         node.handle_synced();
         let name = Key::Member("a".into());
         let mut revision = 100;
         for (second, stands) in (1..).zip(answers) {
-            // Renewed every 5 s, and every second where that was refused.
+            // Renewed every 5 s, and every second after a refusal.
             let now = seconds(second * 6);
             node.handle_tick(now);
             for (token, key, _, value) in writes(&mut node, now) {
@@ -482,7 +483,7 @@ fn a_bucket_that_goes_back_at_one_key_freezes_the_fleet_though_others_write_on()
     };
     let stale = [None, Some(90), Some(90), Some(90), Some(90), None];
     assert_eq!(frozen_after(&[stale, stale].concat()), None);
-    // The value there by another's write is not older.
+    // A value that another process wrote is not older.
     assert_eq!(frozen_after(&[None, Some(50_000), Some(60_000)]), None);
     let why = frozen_after(&[None, Some(90), Some(90), Some(90), Some(90), Some(90), Some(90)]).unwrap();
     assert!(
@@ -501,7 +502,7 @@ fn a_gate_that_nats_does_not_take_is_not_written_again_at_once() {
         let now = Duration::from_millis(quarter * 250);
         node.handle_tick(now);
         if quarter == 4 {
-            // The first does not start, and so the second may.
+            // The first does not start, so the second may.
             let host = |refused: Option<&str>| PlannedHost {
                 unit: lone().zones.unit_of("h"),
                 refused: refused.map(str::to_owned),
@@ -534,7 +535,7 @@ fn a_gate_that_nats_does_not_take_is_not_written_again_at_once() {
             }
         }
     }
-    // Once a second, from the first to the last.
+    // Once a second.
     assert!((3..=4).contains(&lost), "{lost}");
 }
 
@@ -561,7 +562,7 @@ fn a_node_that_may_not_write_its_name_says_so() {
     assert_eq!(node.trouble(seconds(16)), None);
 }
 
-/// Returns the writes that a node wants, with their numbers.
+/// Returns the writes among a node's actions.
 fn writes(node: &mut Node, now: Duration) -> Vec<(Token, Key, u64, Value)> {
     let actions = std::iter::from_fn(|| node.poll_action(now));
     let writes = actions.filter_map(|action| match action {
@@ -577,8 +578,8 @@ fn writes(node: &mut Node, now: Duration) -> Vec<(Token, Key, u64, Value)> {
     writes.collect()
 }
 
-/// A claim is sent, nobody answers, and the lease ends before anybody does. Whether the claim was made or not, what is told is
-/// that the command did not start, and it does not: this process has decided that before it says so, and nobody else has its claim.
+/// A claim is sent but not answered before the lease ends. Whether it was made or not, the command is reported as not
+/// started, and does not start: this process has decided that before reporting it, and nobody else has the claim.
 #[test]
 fn what_was_claimed_without_an_answer_before_the_lease_ended_never_starts() {
     for was_made in [true, false] {
@@ -619,7 +620,7 @@ fn what_was_claimed_without_an_answer_before_the_lease_ended_never_starts() {
             (sent_key, claim),
             (&key, &Value::Fate(Fate::Claimed(intent.claim.clone())))
         );
-        // The answer to the claim, and to what renews its leases, is lost; and so is time.
+        // The answers to the claim and to the renewals of leases are lost.
         node.handle_written(seconds(14), *token, Written::Lost);
         node.handle_tick(seconds(20));
         let said = writes(&mut node, seconds(20));
@@ -639,7 +640,7 @@ fn what_was_claimed_without_an_answer_before_the_lease_ended_never_starts() {
             let (_, _, expected, again) = said.iter().find(not_started).unwrap();
             assert_eq!((*expected, again), (revision + 1, &value));
         } else {
-            // The claim comes late, and finds that nothing can be claimed.
+            // The claim arrives late, and finds the host settled.
             node.handle_written(seconds(20), token, Written::Done(revision + 1));
         }
         node.handle_tick(seconds(40));
@@ -647,7 +648,7 @@ fn what_was_claimed_without_an_answer_before_the_lease_ended_never_starts() {
     }
 }
 
-/// A node that is alone with one shard.
+/// Returns the settings of a single node with one shard.
 fn lone() -> NodeSettings {
     NodeSettings {
         me: Holder {

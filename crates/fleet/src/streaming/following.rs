@@ -1,4 +1,4 @@
-//! For those who have streams: to submit them, follow their hosts from where they were, and end them.
+//! The interface for owners of streams: submit them, follow their hosts from a position, and end them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use crate::streaming::{Piece, ToldShare};
 /// The time limit for NATS, for each request.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The delay after a request that NATS did not answer before another one is made.
+/// The pause before a request that NATS did not answer is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The interval at which messages without news are looked for.
+/// The interval of looking for messages without a notification.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The reason why there is no stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// NATS.
+    /// NATS failed.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// The order.
+    /// The order is invalid.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// It was not written down, so nobody has begun it.
+    /// It was not stored, so nothing has started.
     #[error(
         "the stream could not be written to NATS, and has not begun; check that this nkey may submit streams"
     )]
     NotWritten,
-    /// There is no such stream, or no more.
+    /// There is no such stream, or it was dropped.
     #[error("there is no stream {0}, or it has ended and is older than what the fleet keeps")]
     NoStream(StreamId),
 }
@@ -51,10 +51,10 @@ fn nats(error: &dyn std::fmt::Display) -> BucketError {
     BucketError::Nats(error.to_string())
 }
 
-/// Hands a stream to the fleet, and returns its name. Once this returns, the fleet goes on by itself.
+/// Submits a stream to the fleet, and returns its name. The fleet continues by itself.
 ///
 /// # Errors
-/// Nothing has begun, unless NATS did not answer in the last moment.
+/// Nothing has started, unless NATS did not answer the last write.
 pub async fn submit(
     bucket: &Bucket,
     key: &KeyPair,
@@ -75,7 +75,7 @@ pub async fn submit(
             .update(format!("{stream}.hosts.{number}"), part.into(), 0);
         put.await.map_err(|_| StreamError::NotWritten)?;
     }
-    // Without its order a stream is nothing to anybody.
+    // Without its order a stream has no effect.
     let put = bucket
         .streams
         .update(format!("{stream}.order"), written.order.into(), 0);
@@ -83,10 +83,10 @@ pub async fn submit(
     Ok(stream)
 }
 
-/// Says that a stream is to end. Nodes take that from who submitted it, and from whom their allow lists let.
+/// Cancels a stream. Nodes accept that from its submitter, and from keys in their allow lists.
 ///
 /// # Errors
-/// Where NATS does not take it.
+/// NATS does not accept it.
 pub async fn cancel(bucket: &Bucket, key: &KeyPair, stream: &StreamId) -> Result<(), StreamError> {
     let cancel = encode(&order::sign_cancel::<StreamTerms>(key, &bucket.charter, stream)?)?;
     let place = format!("{stream}.cancel.{}", key.public_key());
@@ -94,7 +94,7 @@ pub async fn cancel(bucket: &Bucket, key: &KeyPair, stream: &StreamId) -> Result
     let expected = entry.map_or(0, |entry| entry.revision);
     match bucket.streams.update(&place, cancel.into(), expected).await {
         Ok(_) => Ok(()),
-        // The same one, a moment ago.
+        // The same cancellation was written a moment ago.
         Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(()),
         Err(error) => {
             let words = format!("stream {stream} could not be ended, and goes on: {error}");
@@ -103,10 +103,10 @@ pub async fn cancel(bucket: &Bucket, key: &KeyPair, stream: &StreamId) -> Result
     }
 }
 
-/// A stream with its hosts, in their order.
+/// Returns a stream with its hosts, in order.
 ///
 /// # Errors
-/// Where there is no such stream.
+/// There is no such stream.
 pub async fn stream_of(
     bucket: &Bucket,
     stream: &StreamId,
@@ -139,22 +139,22 @@ fn read(bucket: &Bucket, stream: &StreamId, entry: &kv::Entry) -> Result<StreamO
 pub struct StreamStatus {
     /// Its name.
     pub stream: StreamId,
-    /// The public nkey of who submitted it.
+    /// The submitter's public nkey.
     pub submitter: String,
-    /// Seconds since 1970 when it was submitted, by the submitter's clock.
+    /// The time of submission in seconds since 1970, by the submitter's clock.
     pub at: u64,
-    /// All of its hosts.
+    /// All hosts.
     pub hosts: u32,
-    /// Those on which it has ended for good.
+    /// Hosts on which it has ended for good.
     pub ended: u32,
-    /// The share that each node has reported, including nodes that are gone.
+    /// The share reported by each node, including nodes that are gone.
     pub shares: BTreeMap<String, StreamShare>,
 }
 
-/// The streams that the fleet keeps, the oldest first.
+/// Returns the streams that the fleet keeps, oldest first.
 ///
 /// # Errors
-/// Where NATS does not answer.
+/// NATS does not answer.
 pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> {
     let mut streams = BTreeMap::new();
     let mut ended: HashMap<StreamId, u32> = HashMap::new();
@@ -166,7 +166,7 @@ pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> 
             continue;
         }
         if what == "order" {
-            // What is not an order is none of ours.
+            // An invalid order is ignored.
             if let Ok(order) = read(bucket, &stream, &entry) {
                 streams.insert(stream, order);
             }
@@ -195,18 +195,18 @@ pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> 
 /// The position of a reader in a host's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The sequence number that is read next.
+    /// The sequence number to read next.
     pub next: u64,
-    /// The last message that was read: which of which run.
+    /// The run and number of the last message read.
     pub last: Option<(RunNumber, u64)>,
 }
 
 /// A message of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
-    /// A message, with how many before it are lost: the fleet had no more room for them before they were read.
+    /// A message, with the number of lost ones before it: the fleet had no space to keep them until they were read.
     Piece {
-        /// Messages that are lost.
+        /// The number of lost messages.
         lost: u64,
         /// The message.
         piece: Piece,
@@ -215,22 +215,22 @@ pub enum Read {
     End(StreamEnd),
 }
 
-/// A follower of a stream, which keeps track of the news of all of its hosts.
+/// Follows a stream, with notifications about all of its hosts.
 #[derive(Debug)]
 pub struct Follower {
     bucket: Bucket,
     stream: StreamId,
     messages: Arc<stream::Stream>,
-    /// For each host: a number that changes when there is something new.
+    /// For each host, a number that changes with news.
     news: Vec<watch::Sender<u64>>,
     ends: Vec<watch::Sender<Option<StreamEnd>>>,
 }
 
 impl Follower {
-    /// Begins to follow a stream of so many hosts.
+    /// Starts following a stream with this many hosts.
     ///
     /// # Errors
-    /// Where NATS does not answer.
+    /// NATS does not answer.
     pub async fn new(bucket: &Bucket, stream: &StreamId, hosts: usize) -> Result<Self, StreamError> {
         let messages = bucket.jetstream.get_stream(bucket.streamed_stream()).await;
         let messages = messages.map_err(|error| nats(&error))?;
@@ -243,7 +243,7 @@ impl Follower {
         })
     }
 
-    /// One of its hosts, from a position on.
+    /// Returns a reader of one host, from a position.
     pub fn host(&self, host: u32, position: Position) -> HostReader {
         let place = usize::try_from(host).unwrap_or(usize::MAX);
         let news = self.news.get(place).map(watch::Sender::subscribe);
@@ -257,7 +257,7 @@ impl Follower {
         }
     }
 
-    /// Keeps track of what is new. Never returns, whatever becomes of the connection to NATS.
+    /// Watches for news. Never returns, even if the connection to NATS is lost.
     pub async fn watch(&self) {
         loop {
             if let Err(error) = self.watch_once().await {
@@ -271,7 +271,7 @@ impl Follower {
         let consumer = self.messages.create_consumer(push::OrderedConfig {
             deliver_subject: self.bucket.client.new_inbox(),
             filter_subject: self.bucket.streamed_subject(&self.stream.0, "*"),
-            // Readers fetch what they can take.
+            // Readers fetch the content at their own speed.
             headers_only: true,
             deliver_policy: DeliverPolicy::New,
             ..push::OrderedConfig::default()
@@ -283,7 +283,7 @@ impl Follower {
             .streams
             .watch_with_history(format!("{}.end.*", self.stream));
         let mut ends = ends.await.map_err(|error| nats(&error))?;
-        // What has come before this is looked for at once.
+        // Earlier messages are looked for at once.
         self.news
             .iter()
             .for_each(|news| news.send_modify(|count| *count += 1));
@@ -314,7 +314,7 @@ fn place_of(subject: &str) -> Option<usize> {
     subject.rsplit('.').next()?.parse().ok()
 }
 
-/// Reads one host of a stream, as fast as its reader takes it: what is not read yet, NATS has.
+/// Reads one host of a stream at its own speed. NATS keeps unread messages.
 #[derive(Debug)]
 pub struct HostReader {
     messages: Arc<stream::Stream>,
@@ -325,16 +325,16 @@ pub struct HostReader {
 }
 
 impl HostReader {
-    /// Returns the position of its reading.
+    /// Returns the current position.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Returns the next message. Waits through whatever becomes of NATS.
+    /// Returns the next message, waiting while NATS is unavailable.
     pub async fn next(&mut self) -> Read {
         loop {
             self.news.borrow_and_update();
-            // Before it is looked: an end is written down after the last message.
+            // Read before the messages, since an end is stored after the last one.
             let end = self.ends.borrow_and_update().clone();
             let asking = self
                 .messages
@@ -365,7 +365,7 @@ impl HostReader {
         }
     }
 
-    /// A message, unless it was read before, or is what a former owner says late.
+    /// Returns a message, unless it was read before or comes late from a former owner.
     fn take(&mut self, piece: Piece) -> Option<Read> {
         take(&mut self.position.last, piece)
     }

@@ -1,4 +1,4 @@
-//! [`View`]: a fleet as somebody sees it who only looks, without I/O.
+//! [`View`]: a fleet as an observer sees it, without I/O.
 
 mod streams;
 
@@ -16,22 +16,22 @@ use crate::order::job::JobTerms;
 use crate::state::{Exit, Fate, JobId, Key, Member, Unit, Value};
 use streams::{Streams, line};
 
-/// Where the clock of a [`Moment`] begins: what was heard of before can be dated.
+/// The initial time of a [`Moment`]'s clock, so that earlier times can be represented.
 pub(super) const BEGINNING: Duration = Duration::from_secs(1 << 32);
 
-/// The most jobs that are told of: the newest.
+/// The most jobs that are reported: the newest.
 const MOST_JOBS: usize = 1000;
 
 /// The most moves that are kept.
 const MOST_MOVES: usize = 200;
 
-/// Moves of one kind within so many seconds are one.
+/// Moves of one kind within this many seconds are combined.
 const TOGETHER: u64 = 20;
 
-/// Hosts of a job of which it is told in words why they did not succeed.
+/// The most hosts of a job whose failure is described.
 const MOST_FAILURES: usize = 8;
 
-/// Of so many jobs the names of hosts may be waited for.
+/// The most jobs that may wait for the names of their hosts.
 const MOST_NAMELESS: usize = 100;
 
 /// A time, by two clocks.
@@ -39,7 +39,8 @@ const MOST_NAMELESS: usize = 100;
 pub(super) struct Moment {
     /// Seconds since 1970, by this machine's clock.
     pub(super) now: u64,
-    /// By a clock that stands still while there is no connection to NATS: nobody is lost because of that.
+    /// The time of a clock that stops while there is no connection to NATS, so that no node is considered lost because
+    /// of that.
     pub(super) heard: Duration,
 }
 
@@ -51,13 +52,13 @@ pub(super) struct View {
     /// The seconds by which this machine's clock is ahead of NATS's.
     offset: i64,
     fleet: FleetReport,
-    /// Whether the shards' owners have been told as they stand: later changes are moves.
+    /// True once the initial owners of the shards are known: later changes are moves.
     is_synced: bool,
     nodes: BTreeMap<String, Node>,
     zones: BTreeMap<Option<String>, Zone>,
     moves: VecDeque<MoveReport>,
     next_move: u64,
-    /// Since the last update.
+    /// Moves since the last update.
     moved: Vec<Moved>,
     changed_moves: BTreeSet<u64>,
     jobs: BTreeMap<JobId, Job>,
@@ -71,7 +72,7 @@ pub(super) struct View {
 #[derive(Debug)]
 struct Node {
     member: Member,
-    /// Seconds since 1970, by this machine's clock.
+    /// The time of the entry in seconds since 1970, by this machine's clock.
     at: u64,
     heard: Duration,
 }
@@ -85,7 +86,7 @@ struct Zone {
 #[derive(Debug, Clone, Default)]
 struct Slot {
     owner: Option<String>,
-    /// Who gave it back, since when nobody has it.
+    /// The node that gave it back, if it is free since.
     given_by: Option<String>,
 }
 
@@ -111,12 +112,12 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Job {
     report: JobReport,
-    /// Whether its order has been read.
+    /// True once its order has been read.
     is_read: bool,
     fates: HashMap<u32, Kind>,
     failures: BTreeMap<u32, String>,
     names: Option<HashMap<u32, String>>,
-    /// When NATS drops it, in seconds since 1970, by this machine's clock.
+    /// The time at which NATS drops it, in seconds since 1970 by this machine's clock.
     until: Option<u64>,
 }
 
@@ -147,7 +148,7 @@ impl View {
         }
     }
 
-    /// An entry of the bucket.
+    /// Handles an entry of the bucket.
     pub(super) fn handle(&mut self, moment: Moment, entry: &kv::Entry) {
         self.fleet.sequence = self.fleet.sequence.max(entry.revision);
         if entry.operation != Operation::Put {
@@ -187,7 +188,7 @@ impl View {
         }
     }
 
-    /// An entry of the bucket of streams.
+    /// Handles an entry of the bucket of streams.
     pub(super) fn handle_stream(&mut self, entry: &kv::Entry) {
         let value = (entry.operation == Operation::Put).then_some(&*entry.value);
         self.handle_stream_value(&entry.key, value, entry.created.unix_timestamp());
@@ -197,7 +198,7 @@ impl View {
         self.streams.take(&self.charter, key, bytes, created);
     }
 
-    /// The shards' owners have been told as they stand.
+    /// Notes that the initial owners of the shards are known.
     pub(super) fn handle_synced(&mut self) {
         self.is_synced = true;
     }
@@ -242,7 +243,7 @@ impl View {
     }
 
     fn order(&mut self, id: &JobId, bytes: &[u8], created: i64, at: u64) {
-        // What is not an order is none of ours.
+        // An invalid order is ignored.
         let got = u64::try_from(created).unwrap_or_default();
         let Ok(order) = order::read::<JobTerms>(&self.charter, id, bytes, got) else {
             return;
@@ -260,7 +261,7 @@ impl View {
 
     fn fate(&mut self, id: &JobId, host: u32, fate: &Fate) {
         let job = self.job(id);
-        // Of a job that was settled only those are known of which more may be told.
+        // Of a settled job only the hosts are kept whose fate may change.
         if job.is_settled() && !job.fates.contains_key(&host) {
             return;
         }
@@ -292,7 +293,7 @@ impl View {
         }
     }
 
-    /// A job with failures on hosts whose names are not known, each once.
+    /// Returns a job with failures on hosts whose names are unknown, each job once.
     pub(super) fn nameless(&mut self) -> Option<JobId> {
         loop {
             let id = self.nameless.pop_front()?;
@@ -303,7 +304,7 @@ impl View {
         }
     }
 
-    /// Sets the names of a job's hosts, in their order.
+    /// Sets the names of a job's hosts, in order.
     pub(super) fn set_names(&mut self, id: &JobId, names: Vec<String>) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let known = (0_u32..)
@@ -313,7 +314,7 @@ impl View {
         self.changed_jobs.insert(id.clone());
     }
 
-    /// The changes, in parts that fit into frames. `cut_off`: how long there has been no connection to NATS.
+    /// Returns the changes, in parts that fit into frames. `cut_off` is the time without a connection to NATS.
     pub(super) fn updates(&mut self, moment: Moment, cut_off: Option<u64>) -> Vec<FleetUpdate> {
         self.fleet.now = moment.now;
         self.fleet.cut_off = cut_off;
@@ -380,7 +381,7 @@ impl View {
         changed
     }
 
-    /// Puts moves together that belong together.
+    /// Combines moves that belong together.
     fn note_moves(&mut self, moment: Moment) {
         for moved in std::mem::take(&mut self.moved) {
             let goes = |node: &Node| node.member.draining || node.member.holder.is_none();
@@ -421,7 +422,8 @@ impl View {
         }
     }
 
-    /// Jobs that have changed, and the names of those that are not told of any more: dropped by NATS, or too old.
+    /// Returns the jobs that have changed, and the names of those that are not reported any more because NATS has
+    /// dropped them or they are too old.
     fn changed_jobs(&mut self, now: u64) -> (Vec<JobReport>, Vec<String>) {
         self.jobs
             .retain(|_, job| job.until.is_none_or(|until| now < until));
@@ -442,7 +444,7 @@ impl View {
             .difference(&newest)
             .map(|job| job.0.clone())
             .collect();
-        // One that was not told yet, or has become one of the newest since.
+        // Jobs that were not reported yet, or have become one of the newest.
         self.changed_jobs
             .extend(newest.difference(&self.told_jobs).cloned());
         let changed = std::mem::take(&mut self.changed_jobs);
@@ -486,7 +488,7 @@ impl Job {
         hosts.any(|host| names.is_none_or(|names| !names.contains_key(host)))
     }
 
-    /// Lets go of what cannot change any more.
+    /// Drops fates that cannot change any more.
     fn tidy(&mut self) {
         if self.is_settled() {
             self.fates.retain(|_, kind| *kind == Kind::Unknown);

@@ -1,4 +1,4 @@
-//! `trunkline fleet cancel`: a stream or a job ends.
+//! `trunkline fleet cancel`: ends a stream or a job.
 
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;

@@ -1,4 +1,5 @@
-//! The conversation of this program with itself: one process shows a job, and starts the one that has the key and knows NATS.
+//! The conversation of this program with itself: one process displays a job, and starts another process, which has the
+//! key and connects to NATS.
 
 use anyhow::{Context as _, bail, ensure};
 use trunkline_control::socket::{FrameReader, FrameWriter};
@@ -14,7 +15,7 @@ pub(crate) fn start() -> anyhow::Result<Fleet> {
     Ok(Fleet::start(&[program.into(), "converse".into()])?)
 }
 
-/// Refuses what each node has in its own ssh_config.
+/// Refuses ssh options, because each node has them in its own ssh_config.
 pub(crate) fn refuse_ssh_options<'a>(
     are_given: bool,
     hosts: impl IntoIterator<Item = &'a Target>,
@@ -43,7 +44,7 @@ pub(crate) async fn tell(replies: &FrameWriter, reply: FleetReply) -> Result<(),
     sent.map_err(|error| Failure::new(ErrorKind::Local, error.to_string()).after_start())
 }
 
-/// Says that no node is there, if so.
+/// Returns a message if no node is present.
 pub(crate) async fn without_nodes(bucket: &Bucket) -> Option<String> {
     let status = submitting::status(bucket).await.ok()?;
     let live = status

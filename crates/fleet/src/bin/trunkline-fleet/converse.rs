@@ -1,4 +1,4 @@
-//! The program behind `trunkline run --fleet`: hands over a job, and tells the client of it.
+//! The program behind `trunkline run --fleet`: submits a job, and reports its progress to the client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
@@ -23,7 +23,7 @@ use trunkline_request::failure::{ErrorKind, Execution, Failure};
 use crate::client::{next, tell};
 use crate::settings::Settings;
 
-/// Talks to the client at standard input until all is told, or it has gone.
+/// Serves the client on standard input until everything is reported, or it has left.
 pub(crate) async fn run(place: &Place, url: Option<String>) -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
@@ -34,7 +34,7 @@ pub(crate) async fn run(place: &Place, url: Option<String>) -> anyhow::Result<()
         Ok(()) => FleetReply::Done,
         Err(failure) => FleetReply::Failed(failure),
     };
-    // A client that has gone misses nothing.
+    // The client may have left.
     let _ = replies.send(&last).await;
     Ok(())
 }
@@ -97,7 +97,7 @@ async fn talk(
                     return Err(Failure::new(ErrorKind::Configuration, words));
                 }
                 is_open(&bucket).await?;
-                // They hold for the hosts that are left as they did for all, which read the same.
+                // The same terms as for all hosts apply to the remaining ones.
                 break submit(place, &settings, &bucket, &hosts, order.terms).await?;
             }
             FleetRequest::Stream(wanted) => {
@@ -138,7 +138,7 @@ async fn talk(
     follow(&bucket, &job, &all, &canceller, requests, replies).await
 }
 
-/// A job by what somebody has typed.
+/// Parses the name of a job.
 fn parse_job(job: String) -> Result<JobId, Failure> {
     match is_name(&job) {
         true => Ok(JobId(job)),
@@ -146,14 +146,14 @@ fn parse_job(job: String) -> Result<JobId, Failure> {
     }
 }
 
-/// The message where something is not the name of a job or a stream.
+/// Returns the error for text that is not the name of a job or a stream.
 pub(crate) fn not_a_name(typed: &str) -> String {
     format!(
         "{typed:?} is not the name of a job or a stream, which is 24 letters and digits: `trunkline fleet status` lists them"
     )
 }
 
-/// Hands an input over, if there is one, unless the client does not want that any more.
+/// Uploads the input, if there is any, unless the client cancels.
 async fn upload(
     bucket: &Bucket,
     input: Vec<u8>,
@@ -166,7 +166,7 @@ async fn upload(
         uploaded = input::upload(bucket, &input) => {
             uploaded.map(Some).map_err(|error| Failure::new(ErrorKind::Network, error.to_string()))
         }
-        // It says nothing else before it has an answer.
+        // Before the answer, the client can only cancel.
         _ = requests.next::<FleetRequest>() => {
             let words = "cancelled while the job's input was sent: the job did not start on any host";
             Err(Failure::new(ErrorKind::Local, words))
@@ -174,7 +174,7 @@ async fn upload(
     }
 }
 
-/// Whether somebody would begin a job.
+/// Checks that the fleet is not frozen.
 async fn is_open(bucket: &Bucket) -> Result<(), Failure> {
     if let Some(why) = bucket.frozen().await.map_err(|error| not_begun(&error))? {
         let words = format!(
@@ -185,7 +185,7 @@ async fn is_open(bucket: &Bucket) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hands a job over.
+/// Submits a job.
 async fn submit(
     place: &Place,
     settings: &Settings,
@@ -201,7 +201,7 @@ async fn submit(
         .map_err(|error| of_submit(&error))
 }
 
-/// Tells what becomes of a job.
+/// Reports the progress of a job.
 async fn follow(
     bucket: &Bucket,
     job: &JobId,
@@ -238,7 +238,7 @@ async fn follow(
                     continue;
                 }
                 Ok(Some(_)) => continue,
-                // The client has gone; the job goes on.
+                // The client has left; the job continues.
                 Ok(None) | Err(_) => return Ok(()),
             },
             _ = looks.tick(), if is_cancelled || !is_told => {
@@ -273,8 +273,8 @@ async fn follow(
     })
 }
 
-/// Of a job that its submitter has cancelled, tells that hosts did not start which no node has taken and none takes: whoever comes
-/// later finds it cancelled. Whether all is told by that.
+/// For a job that its submitter has cancelled, reports as not started the hosts that no node has taken and none will
+/// take: later nodes find it cancelled. Returns true if that completes the report.
 async fn give_up(
     bucket: &Bucket,
     job: &JobId,
@@ -288,7 +288,7 @@ async fn give_up(
     if waits.iter().all(Option::is_none) {
         return Ok(false);
     }
-    // After that: what has no fate by now is claimed by nobody who does not know that it is cancelled.
+    // Read after that: a host without a fate now is claimed only by a node that knows of the cancellation.
     let Ok(fates) = submitting::fates_of(bucket, job).await else {
         return Ok(false);
     };
@@ -304,14 +304,14 @@ async fn give_up(
     Ok(true)
 }
 
-/// Who may say that the job is to end.
+/// The identity for cancelling the job.
 struct Canceller {
     key: KeyPair,
     submitter: String,
 }
 
 impl Canceller {
-    /// The message where the job is somebody else's.
+    /// Returns the message if the job has another submitter.
     fn is_other(&self) -> Option<String> {
         let me = self.key.public_key();
         (me != self.submitter).then(|| {
@@ -324,16 +324,16 @@ impl Canceller {
     }
 }
 
-/// A host's end is told when its output has been.
+/// The state of the reports. A host's end is reported after its output.
 #[derive(Debug, Default)]
 struct Telling {
     got: BTreeMap<u32, u64>,
     ended: BTreeMap<u32, Returned>,
-    /// Whose end is not known, and the node that has it or had it when it was lost.
+    /// Hosts with an unknown end, and the node that has or had them.
     unknown: BTreeMap<u32, String>,
-    /// Which a node has taken, or done with.
+    /// Hosts that a node has taken, or settled.
     taken: BTreeSet<u32>,
-    /// Of which nothing more is to come, and those of them that no node has taken.
+    /// Hosts for which nothing more is expected, and those of them that no node has taken.
     settled: BTreeSet<u32>,
     given_up: BTreeSet<u32>,
 }
@@ -391,7 +391,7 @@ impl Telling {
         }
     }
 
-    /// The reply about a job that is cancelled, where these hosts wait and these fates are all that there are.
+    /// Returns the replies about hosts of a cancelled job, given the waiting hosts and all fates.
     fn given_up(&mut self, waits: &[Option<Wait>], fates: &BTreeMap<u32, Fate>) -> Vec<FleetReply> {
         let mut replies = Vec::new();
         for (host, why) in (0..).zip(waits) {
@@ -407,8 +407,8 @@ impl Telling {
         replies
     }
 
-    /// Whether nothing more is to come of any host: those that are not settled wait for a node, which would only say that the last
-    /// one was lost.
+    /// Returns true if nothing more is expected from any host. Unsettled ones wait for a node, which would only report
+    /// that the last one was lost.
     fn is_over(&self, waits: &[Option<Wait>]) -> bool {
         let is_over = |(host, why): (u32, &Option<Wait>)| match why {
             _ if self.settled.contains(&host) => true,
@@ -418,7 +418,7 @@ impl Telling {
         self.ended.is_empty() && (0..).zip(waits).all(is_over)
     }
 
-    /// The message about hosts that no node takes.
+    /// Returns the message about hosts that no node takes.
     fn waiting(&self, hosts: &[OrderedHost], waits: &[Option<Wait>]) -> Option<String> {
         let mut by_reason: BTreeMap<&Wait, Vec<&str>> = BTreeMap::new();
         for ((host, ordered), why) in (0..).zip(hosts).zip(waits) {
@@ -438,7 +438,7 @@ impl Telling {
         (!reasons.is_empty()).then(|| format!("the job waits for a node: {}", reasons.join("; ")))
     }
 
-    /// The end of a host whose output is all there.
+    /// Returns the end of a host whose output is complete.
     fn whole(&mut self, host: u32) -> Option<FleetReply> {
         let got = self.got.get(&host).copied().unwrap_or_default();
         let returned = self.ended.remove(&host)?;
@@ -461,10 +461,10 @@ impl Telling {
     }
 }
 
-/// How long a job goes on before it is looked for hosts that no node takes, and how often.
+/// The time after which, and the interval at which, a job is checked for hosts that no node takes.
 const WAITING: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// How many hosts that wait are named.
+/// The number of waiting hosts that are named.
 const SHOWN: usize = 5;
 
 fn end(host: u32, returned: Returned) -> FleetReply {
@@ -537,7 +537,7 @@ mod tests {
         let mut telling = Telling::default();
         telling.take(JobEvent::Fate(0, claimed_fate()));
         let drained = Some(Wait::Drained(None));
-        // The claim of the second has not been told, but is known.
+        // The claim of the second has not been reported, but is known.
         let (waits, fates) = (
             vec![drained.clone(); 4],
             BTreeMap::from([(0, claimed_fate()), (1, claimed_fate())]),
@@ -553,7 +553,7 @@ mod tests {
         assert!(telling.given_up(&waits, &fates).is_empty(), "each is told once");
         assert!(telling.is_over(&waits));
         assert!(!telling.is_over(&[None, drained.clone(), drained.clone(), drained]));
-        // What runs in a frozen fleet ends.
+        // Commands that run in a frozen fleet end.
         assert!(!telling.is_over(&[Some(Wait::Frozen("x".into()))]));
     }
 

@@ -1,4 +1,5 @@
-//! Commands, executed by this machine's daemon: its configuration, its known hosts, its warm connections, its audit trail.
+//! Commands, executed by this machine's daemon, which has the configuration, the known hosts, the open connections and
+//! the audit trail.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +27,7 @@ use trunkline_request::ssh_options::NO_FORWARDINGS;
 pub(crate) struct Daemon {
     pub(crate) place: Place,
     pub(crate) world: World,
-    /// Instead of the user's and the system's.
+    /// The ssh_config to use instead of the user's and the system's.
     pub(crate) ssh_config: Option<PathBuf>,
 }
 
@@ -71,7 +72,8 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
         tty: Tty::No,
         terminal: None,
         stdio: [stdin, Stdio::Framed, Stdio::Framed],
-        // There is nobody: a question is answered with no, and a host that needs the system's ssh gets it in batch mode.
+        // Nobody can answer: each question is answered with no, and the system's ssh runs in batch mode for hosts that
+        // need it.
         answers: false,
         ssh: None,
         limit: work.limit,
@@ -84,7 +86,7 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
     let passed: Vec<BorrowedFd<'_>> = read_end.iter().map(OwnedFd::as_fd).collect();
     let mut client =
         Client::connect_with(&place, Some(&Starter::Installed), &here, &request, &passed).await?;
-    // The daemon's is the only one that reads: who writes sees when it has ended.
+    // Only the daemon may have the reading end, so that the writer notices when the command has ended.
     drop(passed);
     drop(read_end);
     let mut is_cancelled = false;
@@ -100,7 +102,7 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
             Some(fed) = async { Some(feeding.as_mut()?.await) }, if feeding.is_some() => {
                 feeding = None;
                 if let Err(cut) = fed {
-                    // Its end is not told: nobody is to take what there was for all of it.
+                    // The end of the input is not sent, so that nobody takes the part so far for all of it.
                     not_whole = Some(cut);
                     client.send(&Request::Terminate).await.map_err(after_start)?;
                 }
@@ -130,10 +132,10 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
     }
 }
 
-/// The reason why an input was not passed on to its end, and the pipe, still open.
+/// The reason why an input was not passed on completely, and the pipe, still open.
 type NotWhole = (std::io::Error, pipe::Sender);
 
-/// Writes a job's input for one host, then its end. Returns early where nobody reads it any more.
+/// Writes a job's input for one host, then its end. Returns early if nobody reads it any more.
 async fn feed(input: Arc<Input>, mut sender: pipe::Sender) -> Result<(), NotWhole> {
     let mut place = 0;
     loop {
@@ -153,7 +155,7 @@ fn of_this_machine(error: &std::io::Error) -> Failure {
     Failure::new(ErrorKind::Local, format!("a pipe for the job's input: {error}"))
 }
 
-/// The daemon had the request, and only it knows how far it came.
+/// The daemon had the request, and only the daemon knows how far it got.
 fn after_start(error: ClientError) -> Failure {
     Failure::from(error).after_start()
 }

@@ -1,4 +1,4 @@
-//! `trunkline stream --fleet`: the nodes of a fleet run the commands, and what they print is followed here.
+//! `trunkline stream --fleet`: the nodes of a fleet run the commands, and this program follows their output.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::client::{refuse_ssh_options, start};
 use crate::say;
 use crate::status::print;
 
-/// The time limit for the end once it was requested.
+/// The time limit for the stream to end after that was requested.
 const END: Duration = Duration::from_secs(10);
 
 /// Arguments of `trunkline stream --fleet`, and of `trunkline fleet attach STREAM`.
@@ -65,7 +65,7 @@ async fn stream(args: Args) -> anyhow::Result<ExitCode> {
         let mut telling = std::pin::pin!(told_of(&mut fleet));
         match interrupts.or(&mut telling).await {
             Ok(told) => (told?, None),
-            // What has been handed over can be ended once it has a name.
+            // A stream that was handed over can only be ended once its name is known.
             Err(signal) => match interrupts.or(tokio::time::timeout(END, telling)).await {
                 Ok(Ok(told)) => (told?, Some(signal)),
                 _ => {
@@ -121,7 +121,7 @@ async fn stream(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Hands a stream over.
+/// Hands a stream over to the fleet.
 async fn submit(
     args: &trunkline_cli::stream::Args,
     to: Option<&To>,
@@ -158,7 +158,7 @@ async fn submit(
     Ok(())
 }
 
-/// The stream's name, and its hosts.
+/// Reads the stream's name and its hosts.
 async fn told_of(fleet: &mut Fleet) -> anyhow::Result<(String, Vec<String>)> {
     let mut told: Option<(String, usize)> = None;
     let mut names = Vec::new();
@@ -176,7 +176,7 @@ async fn told_of(fleet: &mut Fleet) -> anyhow::Result<(String, Vec<String>)> {
     }
 }
 
-/// A target with a path from the root, whatever the program that opens it has as its directory.
+/// Makes the path of a target absolute, because the program that opens it may have another working directory.
 fn absolute(template: &str, world: &World) -> anyhow::Result<String> {
     let (kind, path) = template.split_once(':').context("not a target")?;
     let path = world.cwd.join(path);
@@ -188,12 +188,12 @@ fn absolute(template: &str, world: &World) -> anyhow::Result<String> {
 
 struct Following<'a> {
     stream: String,
-    /// Somebody else has begun it.
+    /// True if somebody else started the stream.
     is_attached: bool,
     display: Display<'a>,
-    /// The times at which the hosts' streams broke off.
+    /// The times when the hosts' streams were interrupted.
     broken: Vec<Option<Instant>>,
-    /// Gaps are told as events.
+    /// True if gaps are reported as events.
     shows_gaps: bool,
     successes: usize,
 }
@@ -215,7 +215,7 @@ impl Following<'_> {
                 Some(reply) => self.handle_reply(reply),
             };
             if let Err(error) = told {
-                // As a program that SIGPIPE ends.
+                // Ends like a program that gets SIGPIPE.
                 self.leave(fleet).await;
                 return Err(error);
             }
@@ -227,7 +227,7 @@ impl Following<'_> {
         })
     }
 
-    /// Ends following: whoever has begun a stream ends it with Ctrl-C; a follower stops following it.
+    /// Ends following. Ctrl-C ends the stream if this program started it; otherwise only the following stops.
     async fn end(
         self,
         fleet: &mut Fleet,
@@ -308,7 +308,7 @@ fn place(host: u32) -> usize {
     usize::try_from(host).unwrap_or(usize::MAX)
 }
 
-/// Waits for the last frame; whether it says that all went well.
+/// Waits for the last frame. Returns true if everything went well.
 async fn drain(fleet: &mut Fleet) -> bool {
     let mut is_well = true;
     loop {

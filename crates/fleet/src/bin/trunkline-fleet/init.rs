@@ -19,7 +19,8 @@ use crate::status::print as tell;
 /// Arguments of `trunkline fleet init`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// NATS: nats://HOST:4222 or tls://HOST:4222, several with commas between them. Taken from fleet.toml if that is there.
+    /// NATS: nats://HOST:4222 or tls://HOST:4222, several with commas between them. Taken from fleet.toml if that is
+    /// there.
     url: Option<String>,
     /// A site and a pattern of the host names that belong there (eu=*.eu); may be given several times. Its hosts are
     /// reached by nodes of that site only.
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     anew: bool,
 }
 
-/// Makes a fleet, and prints how to go on.
+/// Makes a fleet, and prints the next steps.
 pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
     let zones = Zones {
         sites: sites(&args.sites)?,

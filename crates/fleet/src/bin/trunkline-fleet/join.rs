@@ -25,7 +25,8 @@ use crate::settings::{AllowFile, Settings};
 /// Arguments of `trunkline fleet join`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// NATS: nats://HOST:4222 or tls://HOST:4222. The first time; then it is in fleet.toml, with what else is given here.
+    /// NATS: nats://HOST:4222 or tls://HOST:4222. The first time; then it is in fleet.toml, with what else is given
+    /// here.
     url: Option<String>,
     /// The node's name, instead of the machine's.
     #[arg(long, value_name = "NAME")]
@@ -52,7 +53,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
     place.make()?;
     place.make_state()?;
     let name = settings.name.clone().unwrap_or_else(machine);
-    // What is wrong on this machine is told now, and not by each host.
+    // A problem on this machine is reported now, and not once for each host.
     drop(Client::connect(&place, Some(&Starter::Installed)).await?);
     let world = World::current().context("reading the environment")?;
     let bucket = Bucket::open(&settings.access(&place)?).await?;
@@ -81,7 +82,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         world,
         ssh_config: settings.ssh_config.clone(),
     });
-    // Before anything that only one node may have is touched.
+    // This comes before anything that only one node may use.
     let (listener, _socket) = listen(&place).await?;
     let metrics = Arc::new(Metrics::default());
     let node = tokio::spawn(running::run_counted(
@@ -101,7 +102,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
     let mut node = node;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    // Those who wait for the end see it by theirs.
+    // Those who wait for the node's end notice it when their connection is closed.
     let mut waiting = Vec::new();
     let mut is_leaving = false;
     let ended = loop {
@@ -134,7 +135,8 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings, with what was given; written down the first time. Rules that were given and are not written down are apart.
+/// Returns the settings, including the given ones, which are written to the file the first time. Rules that were given
+/// but are not written down are returned separately.
 fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> {
     let known = Settings::read(place)?;
     let is_new = known.is_none();
@@ -197,7 +199,7 @@ async fn listen(place: &Place) -> anyhow::Result<(UnixListener, OwnSocket)> {
     own_socket::listen_anew(&path).with_context(|| format!("listening on {}", path.display()))
 }
 
-/// Returns the instruction of somebody on this machine. The directory of the socket is the user's alone.
+/// Reads the instruction of a program on this machine. Only the user can access the socket's directory.
 async fn receive_instruction(stream: UnixStream) -> Option<(Instruction, UnixStream)> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();

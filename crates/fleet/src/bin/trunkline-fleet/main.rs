@@ -1,5 +1,6 @@
-//! The program `trunkline-fleet`, which `trunkline fleet`, `trunkline run --fleet` and `trunkline stream --fleet` run: a node of a fleet, and what its
-//! users ask of it. Commands on hosts are run by this machine's daemon, over its warm connections.
+//! The program `trunkline-fleet`, which is run by `trunkline fleet`, `trunkline run --fleet` and `trunkline stream
+//! --fleet`: a node of a fleet, and requests from its users. This machine's daemon runs the commands on hosts, over its
+//! open connections.
 
 mod cancel;
 mod client;
@@ -43,8 +44,8 @@ struct Arguments {
 enum Command {
     #[command(flatten)]
     Work(Work),
-    /// Follow a job from its beginning: `trunkline fleet attach JOB`, with the options of `trunkline run` for output; or a
-    /// stream from where it was left: `trunkline fleet attach STREAM --to TARGET`.
+    /// Follow a job from its beginning: `trunkline fleet attach JOB`, with the options of `trunkline run` for output;
+    /// or a stream from where it was left: `trunkline fleet attach STREAM --to TARGET`.
     Attach {
         /// The job or the stream, and options.
         #[arg(
@@ -126,7 +127,7 @@ fn parse(typed: impl IntoIterator<Item = OsString>) -> Command {
     arguments.unwrap_or_else(|error| error.exit()).command
 }
 
-/// Runs what `attach` stands for: a stream has a target.
+/// Runs `attach` as the command that it means: the one for streams has a target.
 fn attach(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let is_target = |word: &OsString| word == "--to" || word.as_encoded_bytes().starts_with(b"--to=");
     let command = if words.iter().any(is_target) {
@@ -142,14 +143,14 @@ fn attach(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Keeps this process's memory from others: this machine's key will be in it.
+/// Keeps this process's memory private, because it will hold this machine's key.
 fn keep_key() {
     if let Err(error) = trunkline_control::memory::keep_private() {
         tracing::warn!("this program's memory can be read by programs of the same user: {error}");
     }
 }
 
-/// Tells the person at the terminal.
+/// Prints a message for the user.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "trunkline: {text}");
 }

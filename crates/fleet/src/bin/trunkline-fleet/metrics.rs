@@ -11,7 +11,7 @@ use trunkline_control::place::Place;
 
 use crate::paths;
 
-/// The time that a node's answer may take, and its length in bytes.
+/// The time limit for a node's answer, and its maximum length in bytes.
 const ANSWER: Duration = Duration::from_secs(5);
 const LONGEST: u64 = 1 << 20;
 
@@ -24,9 +24,9 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// The metrics on the node's socket; `None` without a node.
+/// Reads the metrics from the node's socket; `None` if no node runs.
 async fn read(place: &Place, open_metrics: bool) -> anyhow::Result<Option<String>> {
-    // One of a node that was killed refuses.
+    // The socket of a node that was killed refuses connections.
     let Ok(mut stream) = UnixStream::connect(paths::metrics_socket(place)).await else {
         return Ok(None);
     };

@@ -1,15 +1,15 @@
-//! The places of a node's sockets and of its settings, beside the daemon's.
+//! The paths of a node's sockets and settings, beside the daemon's.
 
 use std::path::PathBuf;
 
 use trunkline_control::place::Place;
 
-/// The socket on which the node is told to drain or to leave.
+/// The socket where the node is told to drain or to leave.
 pub(crate) fn socket(place: &Place) -> PathBuf {
     place.runtime.join("fleet.sock")
 }
 
-/// The socket on which the node tells its metrics.
+/// The socket where the node serves its metrics.
 pub(crate) fn metrics_socket(place: &Place) -> PathBuf {
     place.runtime.join("fleet-metrics.sock")
 }

@@ -1,4 +1,4 @@
-//! `trunkline run --fleet`: the nodes of a fleet run the command, and what they tell is reported as that of a run.
+//! `trunkline run --fleet`: the nodes of a fleet run the command, and the results are reported like those of a run.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use trunkline_text::{Printable, count_of};
 use crate::client::{refuse_ssh_options, start};
 use crate::say;
 
-/// The kind of failure of a host that no node started, or of which no node tells any more.
+/// The failure kind of a host that no node started, or of which no node reports any more.
 const FLEET: &str = "fleet";
 
 /// Arguments of `trunkline run --fleet`, and of `trunkline fleet attach JOB`.
@@ -37,25 +37,25 @@ pub(crate) struct Args {
     attach: Option<String>,
 }
 
-/// The job that is asked about, or for.
+/// The requested job.
 enum Subject {
-    /// A new job, with the script that comes before its input.
+    /// A new job, with the script that precedes its input.
     Job(Vec<FleetHost>, FleetLimits, Arc<[u8]>),
-    /// To tell of this one.
+    /// An existing job to follow.
     Attach(String),
-    /// To run this one again where it may have started.
+    /// A job to run again on hosts where it may have started.
     RetryUnknown(String),
 }
 
 pub(crate) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = trunkline_cli::runtime()?;
     let outcome = runtime.block_on(run(args));
-    // A thread may be waiting for input still.
+    // A thread may still be waiting for input.
     runtime.shutdown_background();
     outcome
 }
 
-/// Has the fleet do it, and reports.
+/// Runs the command on the fleet, and reports the results.
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args {
         run: mut args,
@@ -119,15 +119,15 @@ impl From<Work> for Subject {
     }
 }
 
-/// A job that the fleet has.
+/// A job that was submitted.
 struct HandedOver {
     job: String,
     targets: Vec<Target>,
-    /// The user's, which cancels it.
+    /// The user's signal, which cancels it.
     signal: Option<i32>,
 }
 
-/// Hands the job over; the exit status, where a signal came before.
+/// Submits the job. Returns the exit status if a signal came first.
 async fn hand_over(
     args: &trunkline_cli::run::Args,
     fleet: &mut Fleet,
@@ -135,7 +135,7 @@ async fn hand_over(
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<Result<HandedOver, ExitCode>> {
     let last = match interrupts.or(ask(args, fleet, asked)).await {
-        // Nobody has a job before the last word.
+        // A job exists only after the last message.
         Err(signal) => {
             say("interrupted before the job was handed over: it did not start on any host");
             return Ok(Err(ExitCode::from(status_of_signal(signal))));
@@ -143,7 +143,7 @@ async fn hand_over(
         Ok(last) => last,
     };
     if let Err(error) = last {
-        // A program that reads no more has said why.
+        // A program that no longer reads has sent the reason.
         let is_deaf = error.is::<FrameError>();
         while is_deaf && let Ok(Some(reply)) = fleet.next().await {
             if let FleetReply::Failed(failure) = reply {
@@ -186,7 +186,7 @@ async fn hand_over(
     }
 }
 
-/// Says what is asked. A new job is one with the last word, and nothing before.
+/// Sends the request. A new job exists only after the last message.
 async fn ask(args: &trunkline_cli::run::Args, fleet: &Fleet, asked: Subject) -> anyhow::Result<()> {
     let last = match asked {
         Subject::Job(hosts, limits, script) => {
@@ -208,7 +208,7 @@ async fn ask(args: &trunkline_cli::run::Args, fleet: &Fleet, asked: Subject) -> 
     Ok(fleet.send(&last).await?)
 }
 
-/// Passes on standard input, behind so many bytes of a script, to its end.
+/// Passes on standard input to its end, after this many bytes of a script.
 async fn pass_on(is_quiet: bool, mut input: Input, script: u64, fleet: &Fleet) -> anyhow::Result<()> {
     let mut bytes = script;
     let mut patience = pin!(tokio::time::sleep(PATIENCE));
@@ -242,7 +242,8 @@ async fn pass_on(is_quiet: bool, mut input: Input, script: u64, fleet: &Fleet) -
     }
 }
 
-/// Returns advice for hosts whose sudo did not run a command, which a fleet's nodes have no password for.
+/// Returns advice for hosts where sudo did not run the command because it needs a password, which a fleet's nodes do
+/// not have.
 fn of_sudo(hosts: &[String]) -> Option<String> {
     let first = Printable::line(hosts.first()?);
     let hosts = match hosts.len() {
@@ -259,7 +260,7 @@ fn of_sudo(hosts: &[String]) -> Option<String> {
 /// The size of the part of an input in one frame.
 const PIECE: usize = 256 * 1024;
 
-/// The time that standard input may take before somebody who may not know of it is told what is waited for.
+/// The time that standard input may take before the user is told what is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn target((name, destination): (String, Destination)) -> Target {
@@ -270,7 +271,7 @@ fn target((name, destination): (String, Destination)) -> Target {
     }
 }
 
-/// Reports until all is told, or somebody has interrupted it twice; which of the two.
+/// Reports until everything is told, or the user has interrupted it twice. Returns which of the two it was.
 async fn follow(
     fleet: &mut Fleet,
     report: &mut Elsewhere<'_>,
@@ -303,7 +304,7 @@ async fn follow(
             Some(reply) => handle_reply(report, reply)?,
         }
         if report.is_unread() && !is_cancelled {
-            // As a program that SIGPIPE ends; what runs is to be told first.
+            // Ends like a program that gets SIGPIPE, but first shows the results of the commands that are running.
             is_cancelled = true;
             fleet.send(&FleetRequest::Cancel).await?;
         }

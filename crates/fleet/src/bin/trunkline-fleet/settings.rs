@@ -1,4 +1,4 @@
-//! `fleet.toml`, beside `config.toml`: how this machine gets into its fleet, and what it runs for whom.
+//! `fleet.toml`, beside `config.toml`: this machine's access to its fleet, and the work that it accepts from others.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -17,26 +17,26 @@ use trunkline_fleet::bucket::{Access, is_plain};
 use trunkline_request::own;
 use trunkline_text::line_number;
 
-/// The content of the file. Paths that are relative begin at its directory.
+/// The content of the file. Relative paths are relative to its directory.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
     /// NATS: `nats://HOST:4222` or `tls://HOST:4222`, several with commas between them.
     #[serde(default)]
     pub(crate) url: String,
-    /// The fleet's name: what all names in NATS begin with.
+    /// The fleet's name: the prefix of all its names in NATS.
     #[serde(default = "prefix")]
     pub(crate) prefix: String,
     /// The file with the seed of this machine's nkey, which logs in to NATS and signs jobs. By default `fleet.nk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nkey: Option<PathBuf>,
-    /// A file of NATS credentials to log in with instead. Jobs are signed with the nkey all the same.
+    /// A file of NATS credentials to log in with instead. Jobs are still signed with the nkey.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) credentials: Option<PathBuf>,
-    /// Certificates of authorities to trust beside the system's, in PEM.
+    /// Certificates of authorities to trust as well as the system's, in PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    /// The ssh_config by which the node reaches its hosts; by default the user's and the system's.
+    /// The ssh_config that the node uses to reach its hosts; by default the user's and the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ssh_config: Option<PathBuf>,
     /// The node's name; by default the machine's.
@@ -45,27 +45,27 @@ pub(crate) struct Settings {
     /// Its site.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) site: Option<String>,
-    /// On how many hosts the node runs something at once.
+    /// The number of hosts on which the node runs something at the same time.
     #[serde(default = "at_once")]
     pub(crate) at_once: usize,
-    /// The port on 127.0.0.1 on which the node tells its metrics; 0 for none.
+    /// The port on 127.0.0.1 where the node serves its metrics; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) metrics_port: u16,
-    /// The work that the node accepts, and from whom.
+    /// The work that the node accepts, and the submitters that it accepts it from.
     #[serde(default)]
     pub(crate) allow: Vec<Rule>,
-    /// Public keys of those who may cancel here what others have submitted.
+    /// Public keys of people who may cancel here the work of other submitters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancel: Vec<String>,
 }
 
-/// The node's allow list, as the file has it at each moment.
+/// The node's allow list, with the current content of the file.
 #[derive(Debug)]
 pub(crate) struct AllowFile {
     file: PathBuf,
-    /// The rules that were given on the command line besides.
+    /// The rules that were also given on the command line.
     given: Vec<Rule>,
-    /// The file as it was read last, and what it said.
+    /// The file's text when it was last read, and the list in it.
     last: Mutex<(String, Arc<AllowList>)>,
 }
 
@@ -80,7 +80,7 @@ impl AllowFile {
 }
 
 impl AllowSource for AllowFile {
-    /// The file is some lines long: to read it costs less than to be sure that it has not changed.
+    /// The file is only a few lines long, so reading it costs less than reliably detecting a change.
     fn current(&self) -> Result<Arc<AllowList>, String> {
         let file = self.file.display();
         let text = fs::read_to_string(&self.file).map_err(|error| format!("{file}: {error}"))?;
@@ -112,7 +112,7 @@ fn at_once() -> usize {
 }
 
 impl Settings {
-    /// Those of a new machine.
+    /// Makes the settings of a new machine.
     pub(crate) fn new(url: String) -> Self {
         Self {
             url,
@@ -122,7 +122,7 @@ impl Settings {
         }
     }
 
-    /// Trusts the authorities of a file that was named.
+    /// Adds the authorities in a file that the user named.
     pub(crate) fn trust(&mut self, ca: Option<PathBuf>) -> anyhow::Result<()> {
         if let Some(file) = ca {
             let file = file
@@ -133,7 +133,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Reads the file; `None` where there is none.
+    /// Reads the file; `None` if there is none.
     pub(crate) fn read(place: &Place) -> anyhow::Result<Option<Self>> {
         let file = paths::settings(place);
         let text = match own::read_to_string(&file) {
@@ -161,7 +161,7 @@ impl Settings {
         Ok(Some(settings))
     }
 
-    /// Fails with the file, the line and what is wrong there.
+    /// Parses the settings. An error names the file, the line and the problem.
     fn parse(file: &Path, text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let line = line_number(text, error.span().map_or(0, |span| span.start));
@@ -181,13 +181,13 @@ impl Settings {
         })
     }
 
-    /// Those of this machine, where there are any, for the fleet at this address.
+    /// Returns this machine's settings, or new ones, for the fleet at this address.
     pub(crate) fn for_url(place: &Place, url: String) -> anyhow::Result<Self> {
         let settings = Self::read(place)?.unwrap_or_else(|| Self::new(String::new()));
         Ok(Self { url, ..settings })
     }
 
-    /// Writes the file, which must not be there.
+    /// Writes the file, which must not exist.
     pub(crate) fn write_new(&self, place: &Place) -> anyhow::Result<()> {
         let file = paths::settings(place);
         let text = toml::to_string(self).context("writing the settings down")?;
@@ -202,7 +202,7 @@ impl Settings {
         self.nkey.clone().unwrap_or_else(usual)
     }
 
-    /// This machine's key; made where there is none and no file was named.
+    /// Returns this machine's key. It is made if there is none and no file was named.
     pub(crate) fn key(&self, place: &Place) -> anyhow::Result<KeyPair> {
         let file = self.key_file(place);
         let seed = match own::read_to_string(&file) {

@@ -11,7 +11,7 @@ use trunkline_text::Printable;
 
 use crate::settings::Settings;
 
-/// After so many seconds without a word a node is lost: the time that a lease lasts.
+/// The number of seconds without a message after which a node counts as lost: the life of a lease.
 const LOST: u64 = 15;
 
 /// Arguments of `trunkline fleet status`.
@@ -35,7 +35,7 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Prints what somebody else may have stopped reading.
+/// Prints text, and ignores the error if nobody reads it any more.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -135,7 +135,7 @@ fn text(status: &FleetStatus, jobs: &[JobReport], streams: &[StreamStatus]) -> S
     text
 }
 
-/// On how many hosts nodes that are there run a stream, and on how many they may not.
+/// Counts the hosts on which nodes that are present run a stream, and those on which they may not.
 fn count_shares(status: &FleetStatus, stream: &StreamStatus) -> [u32; 2] {
     let is_there = |name: &str| {
         let mut nodes = status.nodes.iter();
@@ -160,7 +160,7 @@ fn line(text: &str) -> String {
     Printable::line(text).into_string()
 }
 
-/// Columns as wide as their widest cell.
+/// Formats columns as wide as their widest cell.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {

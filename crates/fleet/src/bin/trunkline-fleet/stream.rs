@@ -1,4 +1,4 @@
-//! The program behind `trunkline stream --fleet`: streams are handed over, and followed into files, FIFOs and sockets.
+//! The program behind `trunkline stream --fleet`: submits streams, and follows them into files, FIFOs and sockets.
 
 mod position;
 mod sink;
@@ -28,10 +28,10 @@ use crate::settings::Settings;
 use position::{HostPosition, Positions};
 use sink::HostSink;
 
-/// How often positions are kept.
+/// The interval at which positions are stored.
 const KEEP: Duration = Duration::from_millis(200);
 
-/// Hands a stream over.
+/// Submits a stream.
 pub(crate) async fn submit(
     bucket: &Bucket,
     key: &KeyPair,
@@ -67,7 +67,7 @@ pub(crate) async fn submit(
     submitted.map_err(|error| stream_failure(&error))
 }
 
-/// Tells of a stream, and follows it until it has ended or the client wants no more.
+/// Follows a stream until it has ended or the client leaves.
 pub(crate) async fn converse(
     place: &Place,
     settings: &Settings,
@@ -134,10 +134,10 @@ pub(crate) async fn converse(
     Ok(())
 }
 
-/// Why it is not followed any more.
+/// The reason why it is no longer followed.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
-    /// It has ended, or nobody wants to follow it.
+    /// It has ended, or the client has left.
     Nothing,
     Cancel,
 }
@@ -186,14 +186,14 @@ impl Following {
                 replies: replies.clone(),
             };
             self.tasks.spawn(async move {
-                // Where the client has gone, nobody is to be told.
+                // If the client has left, there is no one to tell.
                 let _: Option<()> = task.run().await;
             });
         }
         Ok(())
     }
 
-    /// The data that the next reader of a socket gets after one that left.
+    /// Returns the data for the next reader of a socket after one that left.
     fn mark_of(&self, name: &str) -> Option<Vec<u8>> {
         let reason = "a reader left before it had received everything; that data is lost";
         self.mark.as_ref().map(|mark| line(mark, name, reason))
@@ -233,7 +233,7 @@ impl Following {
                 }
                 request = requests.next::<FleetRequest>() => match request {
                     Ok(Some(FleetRequest::Cancel)) => return Ok(Wish::Cancel),
-                    // The client has gone, or wants to: the stream goes on.
+                    // The client has left, or wants to: the stream continues.
                     Ok(None | Some(FleetRequest::Leave)) | Err(_) => return Ok(Wish::Nothing),
                     Ok(Some(_)) => {}
                 },
@@ -244,23 +244,23 @@ impl Following {
     async fn end(&mut self) {
         self.tasks.shutdown().await;
         if let Some(positions) = &mut self.positions {
-            // What cannot be kept comes twice.
+            // Output after a lost position is repeated.
             let _ = positions.keep(false);
         }
     }
 }
 
-/// One host's way from NATS to its sink.
+/// Moves one host's output from NATS to its sink.
 struct HostTask {
     place: u32,
     name: String,
     mark: Option<String>,
-    /// Why output may be missing or come twice before what is read next, which is to be marked.
+    /// The reason to mark a gap before the next output: some may be missing or repeated.
     gap: Option<String>,
     reader: HostReader,
-    /// Whether there has been any.
+    /// True if there has been any output.
     has_output: bool,
-    /// Why it runs no longer.
+    /// The reason why it no longer runs.
     lost: Option<String>,
     sink: HostSink,
     position: Option<Arc<HostPosition>>,
@@ -268,7 +268,7 @@ struct HostTask {
 }
 
 impl HostTask {
-    /// `None` where the client has gone.
+    /// Returns `None` if the client has left.
     async fn run(mut self) -> Option<()> {
         if let Some(gap) = self.gap.clone() {
             self.news(StreamNews::Gap(gap)).await?;
@@ -358,7 +358,7 @@ impl HostTask {
         Some(())
     }
 
-    /// Writes, and waits for as long as that takes: a disk that is full, a FIFO that nobody reads.
+    /// Writes, waiting as long as necessary: for a full disk, or a FIFO without a reader.
     async fn write(&mut self, data: &[u8]) -> Option<()> {
         let mut rest = data;
         let mut is_told = false;
@@ -379,7 +379,7 @@ impl HostTask {
     }
 }
 
-/// The line that marks a gap, on a line of its own even where the output broke off within one.
+/// Returns the line that marks a gap. It starts with a newline in case the output broke off within a line.
 fn line(mark: &str, host: &str, reason: &str) -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = mark

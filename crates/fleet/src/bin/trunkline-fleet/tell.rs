@@ -1,4 +1,4 @@
-//! `trunkline fleet drain` and `trunkline fleet leave`: the node on this machine is told.
+//! `trunkline fleet drain` and `trunkline fleet leave`: send an instruction to the node on this machine.
 
 use anyhow::{anyhow, ensure};
 use std::io::ErrorKind;
@@ -17,14 +17,14 @@ pub(crate) async fn drain(place: &Place) -> anyhow::Result<()> {
 pub(crate) async fn leave(place: &Place) -> anyhow::Result<()> {
     let mut node = tell(place, "leave\n", "there is none to leave").await?;
     let mut rest = Vec::new();
-    // However it ends, the node has.
+    // The node has ended, however this returns.
     let _ = node.read_to_end(&mut rest).await;
     Ok(())
 }
 
 async fn tell(place: &Place, what: &str, otherwise: &str) -> anyhow::Result<BufReader<UnixStream>> {
     let stream = UnixStream::connect(paths::socket(place)).await;
-    // Where one was killed, its socket is still there.
+    // If a node was killed, its socket is still there.
     let stream = stream.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             anyhow!("no node runs on this machine under this account: {otherwise}")

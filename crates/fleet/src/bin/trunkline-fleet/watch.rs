@@ -1,5 +1,5 @@
-//! `trunkline top --fleet` and `trunkline serve-ui --fleet`: the fleet in a terminal and on a page, as `trunkline-watch` shows
-//! the daemon.
+//! `trunkline top --fleet` and `trunkline serve-ui --fleet`: show the fleet in a terminal and on a web page, like
+//! `trunkline-watch` shows the daemon.
 
 mod model;
 mod tables;

@@ -1,4 +1,4 @@
-//! [`Mine`]: a host that this process has an intent for, and how far it is.
+//! [`Mine`]: a host that this process has an intent for, and its progress.
 
 use super::super::Time;
 use super::super::entry::{Claim, Fate, Returned};
@@ -8,41 +8,41 @@ use super::super::entry::{Claim, Fate, Returned};
 pub(super) struct Mine {
     pub(super) claim: Claim,
     pub(super) stage: Stage,
-    /// Whether the claim was sent: it may be made, or yet be.
+    /// True if the claim was sent. It may have been made, or may still be.
     pub(super) is_sent: bool,
-    /// Whether the claim is known to have stood there.
+    /// True if the claim is known to have been in the bucket.
     pub(super) is_claimed: bool,
 }
 
-/// How far it is.
+/// The progress of a host.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The disk is writing.
+    /// The intent is being written to disk.
     Intending,
-    /// The claim is to be made.
+    /// The claim has to be made.
     Claiming(Flight),
     /// The command runs.
     Executing {
-        /// Whether it was told to end.
+        /// True if it was told to end.
         cancelled: bool,
     },
-    /// The fleet is to know this.
+    /// The fleet has to be told this fate.
     Settling(Fate, Flight),
 }
 
 /// A write that is repeated until it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flight {
-    /// To be sent.
+    /// Has to be sent.
     Idle,
     /// Sent.
     Sent,
-    /// To be sent again, then.
+    /// Has to be sent again at this time.
     Until(Time),
 }
 
 impl Stage {
-    /// The remains of an earlier process: nobody knows how far it was, unless there is a result.
+    /// Makes the stage of an intent from an earlier process: nobody knows how far it got, unless there is a result.
     pub(super) fn of_former(claim: &Claim, returned: Option<Returned>) -> Self {
         let claim = claim.clone();
         let fate = match returned {
@@ -63,7 +63,7 @@ impl Mine {
         }
     }
 
-    /// Returns whether it is not yet decided that this process executes it.
+    /// Returns true if it is not yet decided that this process executes it.
     pub(super) fn is_beginning(&self) -> bool {
         matches!(self.stage, Stage::Intending | Stage::Claiming(_))
     }

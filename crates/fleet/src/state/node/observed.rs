@@ -5,59 +5,60 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Node, Stage, Time, Unit};
 use crate::state::Holder;
 
-/// A node at a moment.
+/// The state of a node at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
-    /// The nodes that have been heard of lately, this one included: those in trouble, those that are draining, the others.
+    /// The nodes that were heard from recently, including this one: those in trouble, those that are draining, and the
+    /// others.
     pub members: Members,
     /// The units that it holds.
     pub held: BTreeSet<Unit>,
     /// The time until the first lease that it holds ends.
     pub lease_ends_in: Option<Time>,
-    /// Jobs of which not everything has been read.
+    /// The number of jobs that are not completely read.
     pub jobs_unread: usize,
-    /// Jobs with hosts that are not settled.
+    /// The number of jobs with hosts that are not settled.
     pub jobs_open: usize,
-    /// Jobs of which nothing more is to be known.
+    /// The number of finished jobs.
     pub jobs_done: usize,
-    /// Hosts that this process has begun, by how far they have come.
+    /// Hosts that this process has started, by their progress.
     pub intents: Intents,
     /// The highest revision seen.
     pub highest: u64,
-    /// Whether nothing is started in the whole fleet.
+    /// True if nothing is started in the whole fleet.
     pub is_frozen: bool,
-    /// Whether it starts nothing, for whatever reason.
+    /// True if this node starts nothing, for any reason.
     pub is_in_trouble: bool,
-    /// Whether it takes no more hosts.
+    /// True if it takes no more hosts.
     pub is_draining: bool,
 }
 
 /// The number of members.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Members {
-    /// Those that take hosts.
+    /// Members that take hosts.
     pub up: usize,
-    /// Those that give theirs away.
+    /// Members that give theirs away.
     pub draining: usize,
-    /// Those that start nothing.
+    /// Members that start nothing.
     pub in_trouble: usize,
 }
 
 /// The number of intents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Intents {
-    /// They wait for the disk.
+    /// Those that wait for the disk.
     pub disk: usize,
-    /// They wait for their claim.
+    /// Those that wait for their claim.
     pub claim: usize,
-    /// They are being executed.
+    /// Those that are being executed.
     pub execution: usize,
-    /// The fleet is to be told what became of them.
+    /// Those with an outcome that still has to be reported to the fleet.
     pub result: usize,
 }
 
 impl Node {
-    /// All that is counted.
+    /// Counts everything.
     pub(crate) fn observe(&self, now: Time) -> Observed {
         let mut members = Members::default();
         for (_, member) in self.members(now) {
@@ -98,23 +99,23 @@ impl Node {
         }
     }
 
-    /// Returns the holder of a unit, as far as is known: `None` where nothing has ever stood there.
+    /// Returns the holder of a unit, as far as it is known. `None` if nothing was ever there.
     pub(crate) fn holder_of(&self, unit: &Unit) -> Option<Option<&Holder>> {
         let lease = self.leases.get(unit)?;
         lease.is_known().then(|| lease.holder())
     }
 
-    /// The process that it is.
+    /// Returns this process as a holder.
     pub(crate) fn holder(&self) -> &Holder {
         &self.settings.me
     }
 
-    /// This node's name.
+    /// Returns this node's name.
     pub(crate) fn name(&self) -> &str {
         &self.settings.me.node
     }
 
-    /// Returns whether it takes no more hosts.
+    /// Returns true if it takes no more hosts.
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
     }

@@ -1,4 +1,4 @@
-//! From an intent to a fate: what this process executes, and how the fleet learns what became of it.
+//! From an intent to a fate: the executions of this process, and how their outcomes are reported to the fleet.
 
 use super::super::Time;
 use super::super::entry::{Claim, Fate, JobId, Key, Returned, Value};
@@ -6,7 +6,7 @@ use super::mine::{Flight, Mine, Stage};
 use super::{Action, Intent, Node, Purpose, lost_claim};
 
 impl Node {
-    /// Begins a host that nobody has claimed.
+    /// Starts a host that nobody has claimed.
     pub(super) fn begin(&mut self, place: (JobId, u32), fence: u64) {
         self.next += 1;
         let claim = Claim {
@@ -39,7 +39,8 @@ impl Node {
         }
     }
 
-    /// A write about a host of this process is answered: done with this revision, or to be looked at again.
+    /// Handles the answer to a write about a host of this process: it succeeded with this revision, or has to be
+    /// checked again.
     pub(super) fn mine_written(
         &mut self,
         now: Time,
@@ -69,7 +70,7 @@ impl Node {
         self.step(now, &place);
     }
 
-    /// Where a fate stood, nothing stands.
+    /// Handles that a fate has disappeared from the bucket.
     pub(super) fn fate_vanished(&mut self, now: Time, job: &JobId, host: u32) {
         let is_claimed = self
             .mine
@@ -91,7 +92,7 @@ impl Node {
         }
     }
 
-    /// One step of one host, where nothing is under way for it.
+    /// Takes the next step for a host, if nothing is in progress for it.
     fn step(&mut self, now: Time, place: &(JobId, u32)) {
         let Some(mine) = self.mine.get(place) else {
             return;
@@ -157,12 +158,12 @@ impl Node {
                     self.step(now, place);
                 }
             }
-            // Somebody else's, by now.
+            // By now it belongs to another node.
             (Some(_), _) => self.drop_mine(place),
-            // Nothing was said to anybody: whoever has the shard begins it, or says that it does not start.
+            // Nothing was sent to anybody: the owner of the shard starts it, or reports that it does not start.
             (None, Some(_)) if !mine.is_sent => self.drop_mine(place),
             (None, Some(why)) => {
-                // Nobody can claim it after this, so that a claim of ours which is still on its way cannot either.
+                // After this, nobody can claim it, and neither can a claim of ours that is still on its way.
                 let fate = Fate::NotStarted { why: why.into() };
                 if let Some(mine) = self.mine.get_mut(place) {
                     mine.stage = Stage::Settling(fate, Flight::Idle);
@@ -181,13 +182,13 @@ impl Node {
         }
     }
 
-    /// Tells the fleet what became of a host, where what stands there still allows that.
+    /// Reports the fate of a host to the fleet, if the current value still allows that.
     fn settle(&mut self, now: Time, place: &(JobId, u32), wish: Fate) {
         let Some(mine) = self.mine.get(place) else {
             return;
         };
         let Some(job) = self.jobs.get(&place.0) else {
-            // Older than what the bucket keeps.
+            // The job is older than the entries that the bucket keeps.
             return self.drop_mine(place);
         };
         let is_result = matches!(wish, Fate::Ended { .. });
@@ -195,7 +196,7 @@ impl Node {
         let expected = match standing {
             None => Some(0),
             Some((revision, Fate::Claimed(claim))) if *claim == mine.claim => Some(revision),
-            // A result is better than no knowledge.
+            // A result is better than no information.
             Some((revision, Fate::Unknown { claim })) if *claim == mine.claim && is_result => Some(revision),
             Some(_) => None,
         };
@@ -219,7 +220,7 @@ impl Node {
         self.write(now, purpose, key, expected, Value::Fate(wish));
     }
 
-    /// Nothing more is to be told of a host.
+    /// Drops a host about which nothing more is to be reported.
     fn drop_mine(&mut self, place: &(JobId, u32)) {
         if let Some(mine) = self.mine.remove(place) {
             self.actions.push_back(Action::Close(intent(&mine, place)));

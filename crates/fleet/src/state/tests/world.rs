@@ -1,4 +1,4 @@
-//! The simulated world: a bucket, nodes, their disks, the hosts' ledgers, and what goes wrong.
+//! The simulated world: a bucket, nodes, their disks, the hosts' ledgers, and faults.
 
 mod streams;
 
@@ -13,19 +13,19 @@ use crate::state::{
     Returned, Terms, Time, Token, Value, Written, Zones,
 };
 
-/// The time that the bucket keeps its entries: longer than any course takes.
+/// How long the bucket keeps its entries: longer than any course of events.
 const KEEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// The faults.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Faults {
-    /// Messages lost, of a thousand.
+    /// The share of lost messages, in thousandths.
     loss: u32,
     /// The longest delay of a message.
     delay: Duration,
-    /// Whether nodes are killed, stopped and cut off.
+    /// True if nodes are killed, stopped and cut off.
     nodes: bool,
-    /// The factor by which clocks run slower or faster than they should.
+    /// The relative error of clocks.
     skew: f64,
 }
 
@@ -39,7 +39,7 @@ impl Faults {
         }
     }
 
-    /// Clocks run as they please, so that leases say nothing.
+    /// Clocks run at arbitrary speeds, so leases are unreliable.
     pub(super) fn wild_clocks() -> Self {
         Self {
             skew: 0.9,
@@ -60,7 +60,7 @@ impl Faults {
 enum Event {
     ToStore(Life, Token, Key, u64, Value),
     ToNode(Life, Input),
-    /// The bucket's news reach a node.
+    /// News of the bucket reaches a node.
     News(Life),
     Sync(Life),
     Tick(Life),
@@ -80,16 +80,16 @@ enum Input {
     Executed(Intent, u32),
 }
 
-/// A node's process: which node, and the how-manieth.
+/// A node's process: the node, and the number of the process.
 type Life = (usize, u64);
 
 struct Slot {
     name: String,
     life: u64,
     node: Option<Node>,
-    /// Its clock shows this at the beginning, and runs so much faster or slower.
+    /// Its clock's initial time, and its relative speed.
     clock: (Duration, f64),
-    /// The part of the log that it has been told.
+    /// The part of the log that has been reported to it.
     told: usize,
     stopped: bool,
     waiting: Vec<Event>,
@@ -208,7 +208,7 @@ impl World {
         let _ = self.set(key, 0, Value::Cancel(crate::signed::Signed::default()));
     }
 
-    /// No more faults. Whoever is down comes up, or never does.
+    /// Ends the faults. Nodes that are down come up, or never do.
     pub(super) fn heal(&mut self) {
         self.faults = Faults {
             loss: 0,
@@ -251,7 +251,7 @@ impl World {
         self.slots[slot].is_full = true;
     }
 
-    /// The bucket is as it was so many writes ago.
+    /// Restores the bucket's state from so many writes ago.
     pub(super) fn restore(&mut self, writes: usize) {
         self.log.truncate(self.log.len() - writes);
         self.sequence = self.log.last().map_or(0, |entry| entry.revision);
@@ -268,7 +268,7 @@ impl World {
         self.look();
     }
 
-    /// Each node asks for the bucket's last sequence number.
+    /// Lets each node ask for the bucket's last sequence number.
     pub(super) fn look(&mut self) {
         let last = self.sequence;
         for slot in 0..self.slots.len() {
@@ -303,7 +303,7 @@ impl World {
         self.slots[slot].node.as_ref()?.trouble(clock)
     }
 
-    /// Of how many jobs nodes keep something in memory.
+    /// Returns the number of jobs that nodes keep in memory.
     pub(super) fn jobs_in_memory(&self) -> usize {
         let nodes = (0..self.slots.len()).filter_map(|slot| Some((slot, self.slots[slot].node.as_ref()?)));
         nodes.map(|(slot, node)| jobs_of(node, self.clock(slot))).sum()
@@ -331,7 +331,7 @@ impl World {
         self.events.insert((self.now + delay, self.number), event);
     }
 
-    /// A short time mostly, and now and then a long one.
+    /// Returns a delay, usually short, sometimes long.
     fn delay(&mut self) -> Duration {
         let short = Duration::from_micros(self.random.random_range(200..20_000));
         match self.random.random_range(0..50) {
@@ -492,7 +492,7 @@ impl World {
             return;
         }
         let told = self.slots[slot].told;
-        // Now and then, some of it a second time.
+        // Occasionally repeats some of it.
         let from = match self.random.random_range(0..20) {
             0 => told.saturating_sub(10),
             _ => told,
@@ -527,7 +527,7 @@ impl World {
         }
     }
 
-    /// Compare and set; what stands there where that fails.
+    /// Compares and sets; returns the current value if that fails.
     fn set(&mut self, key: Key, expected: u64, value: Value) -> Written {
         let standing = self.store.get(&key);
         if standing.map_or(0, |(revision, _)| *revision) != expected {
@@ -562,7 +562,7 @@ impl World {
     }
 
     fn arrives(&mut self, life: Life, intent: Intent) {
-        // What a killed process had sent may arrive or not.
+        // Messages of a killed process may or may not arrive.
         if self.slots[life.0].life != life.1 && self.pick(2) == 0 {
             return;
         }
@@ -581,7 +581,7 @@ impl World {
         self.schedule(takes, Event::Returns(life, intent, status));
     }
 
-    /// Lets a node do something, and what it wants done.
+    /// Runs an event on a node, and performs its actions.
     fn step(&mut self, slot: usize, what: impl FnOnce(&mut Node, Time)) {
         let clock = self.clock(slot);
         let Some(mut node) = self.slots[slot].node.take() else {
@@ -608,7 +608,7 @@ impl World {
                     let delay = self.delay();
                     self.schedule(delay, Event::ToStore(life, token, key, expected, value));
                 }
-                // Whatever becomes of it, nobody waits for longer than this; an answer that comes first counts.
+                // Counts as lost after this time unless an answer arrives first.
                 let lost = Event::ToNode(life, Input::Written(token, Written::Lost));
                 self.schedule(Duration::from_secs(2), lost);
             }
@@ -643,7 +643,7 @@ impl World {
             Action::Close(intent) => {
                 self.slots[slot].disk.remove(&(intent.job.clone(), intent.host));
             }
-            // It ends when it ends.
+            // The command ends in its own time.
             Action::Cancel(_) => {}
             Action::Forget(_) => {}
             Action::Stream(action) => self.acts_for_stream(life, action),
@@ -651,7 +651,7 @@ impl World {
     }
 }
 
-/// Of how many jobs a node keeps something in memory.
+/// Returns the number of jobs that a node keeps in memory.
 pub(super) fn jobs_of(node: &Node, now: Time) -> usize {
     let observed = node.observe(now);
     observed.jobs_unread + observed.jobs_open

@@ -1,4 +1,4 @@
-//! The streams of a fleet, as somebody sees them who only looks.
+//! The streams of a fleet, as a watcher sees them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,13 +12,13 @@ use crate::signed::Signed;
 use crate::state::{StreamEnd, StreamId, StreamShare};
 use crate::streaming::ToldShare;
 
-/// The most streams that are told of: the newest.
+/// The maximum number of streams that are reported: the newest.
 const MOST_STREAMS: usize = 1000;
 
-/// The most nodes of one stream that are told of: those that do most.
+/// The maximum number of nodes that are reported for a stream: those with the most work.
 const MOST_NODES: usize = 20;
 
-/// The longest reason that is told, in characters.
+/// The maximum length of a reason, in characters.
 const LONGEST_REASON: usize = 300;
 
 /// The content of the bucket of streams.
@@ -32,13 +32,13 @@ pub(super) struct Streams {
 struct Stream {
     order: Option<StreamOrder>,
     cancelled: bool,
-    /// Hosts that have ended for good, and whether that was a failure.
+    /// Hosts that have ended for good. True if that was a failure.
     ended: HashMap<u32, bool>,
     shares: BTreeMap<String, StreamShare>,
 }
 
 impl Streams {
-    /// The value of a key, `None` where it was removed.
+    /// Handles the value of a key; `None` if it was removed.
     pub(super) fn take(&mut self, charter: &Charter, key: &str, bytes: Option<&[u8]>, created: i64) {
         let mut words = key.split('.');
         let (Some(id), Some(what), last) = (words.next(), words.next(), words.next()) else {
@@ -50,7 +50,7 @@ impl Streams {
                 let hosts = stream.order.as_ref().map_or(0, |order| order.hosts);
                 stream.ended.len() < usize::try_from(hosts).unwrap_or(usize::MAX)
             };
-            // Of one that has not ended, somebody has removed it to whom no node listens.
+            // If the stream has not ended, then the order was removed by somebody whom no node obeys.
             if what == "order" && !self.streams.get(&id).is_some_and(is_under_way) {
                 self.streams.remove(&id);
             }
@@ -60,7 +60,7 @@ impl Streams {
         match (what, last) {
             ("order", None) => {
                 let got = u64::try_from(created).unwrap_or_default();
-                // What is not an order is none of ours, and of this name there is one.
+                // Anything that is not an order does not come from us. There is only one order with this name.
                 if let Ok(order) = order::read(charter, &id, bytes, got) {
                     stream.order.get_or_insert(order);
                 }
@@ -85,7 +85,7 @@ impl Streams {
         }
     }
 
-    /// Those that have changed, and the names of those that are not told of any more.
+    /// Returns the streams that have changed, and the names of those that are no longer reported.
     pub(super) fn take_changes(
         &mut self,
         is_there: impl Fn(&str) -> bool,
@@ -113,7 +113,7 @@ impl Streams {
         (changed, gone)
     }
 
-    /// How many there are of which nothing is told.
+    /// Returns the number of streams that are not reported.
     pub(super) fn older(&self) -> u32 {
         let read = self.streams.values().filter(|stream| stream.order.is_some());
         u32::try_from(read.count().saturating_sub(self.told.len())).unwrap_or(u32::MAX)

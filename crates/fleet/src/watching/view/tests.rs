@@ -17,7 +17,7 @@ fn holder(node: &str) -> Holder {
     }
 }
 
-/// A view, what it is told, and a time that passes.
+/// A view with its input, and a simulated time.
 struct Told {
     view: View,
     now: u64,
@@ -105,7 +105,7 @@ impl Told {
         self.heard += seconds;
     }
 
-    /// All that is told at once.
+    /// Returns all changes in one update.
     fn update(&mut self) -> FleetUpdate {
         self.update_cut_off(None)
     }
@@ -145,7 +145,7 @@ fn each_move_has_its_reason_and_those_that_belong_together_are_one() {
     told.pass(1);
     told.lease(2, None);
     told.lease(2, Some("c"));
-    // What is given back and taken again has not moved.
+    // A shard that is given back and taken again has not moved.
     told.lease(0, None);
     told.lease(0, Some("b"));
     let moves = told.update().moves;
@@ -163,7 +163,7 @@ fn each_move_has_its_reason_and_those_that_belong_together_are_one() {
     );
     told.lease(0, None);
     told.lease(0, Some("c"));
-    // That it drains is seen after that: the two are watched separately.
+    // That the node drains is seen later, since the two are watched separately.
     told.member("b", true, true);
     let left = told.update();
     assert_eq!(
@@ -304,7 +304,7 @@ fn a_stream_is_what_its_nodes_say_that_are_there() {
     let stream: StreamId = written.id;
     told.stream = stream.0.clone();
     let at = |what: &str| format!("{stream}.{what}");
-    // Parts of it may be seen before its order.
+    // Entries of a stream may be seen before its order.
     told.share("n1", 2, 0, 3);
     assert_eq!(told.update().streams, []);
     told.view
@@ -332,7 +332,7 @@ fn a_stream_is_what_its_nodes_say_that_are_there() {
     assert_eq!(seen.nodes[1].why.as_deref(), Some("not\\033[m let"));
     assert_eq!(told.update().streams, [], "nothing has changed");
 
-    // A node that is lost runs nothing any more; what it had begun again it had.
+    // A lost node runs nothing any more, but its restarts still count.
     told.pass(14);
     told.member("n2", false, true);
     told.pass(14);

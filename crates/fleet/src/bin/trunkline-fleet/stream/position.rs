@@ -1,7 +1,7 @@
 //! The progress of each host of a stream in writing to its sink: a file in the state directory for each stream and
 //! target.
 //!
-//! A message counts as written when its bytes are in the file, or have been taken out of the FIFO.
+//! A message counts as written when its bytes are in the file, or have been read from the FIFO.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -20,19 +20,19 @@ use trunkline_fleet::state::StreamId;
 use trunkline_fleet::streaming::following::Position;
 use trunkline_request::own;
 
-/// The position that is kept of a host.
+/// The stored position of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) position: Position,
-    /// Whether there has been output.
+    /// True if there was any output.
     pub(super) has_output: bool,
-    /// Whether more may have been written.
+    /// True if more may have been written.
     pub(super) is_unsure: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Text {
-    /// Somebody is following, or was killed while doing so.
+    /// True while somebody is following, or after they were killed while following.
     is_open: bool,
     hosts: BTreeMap<u32, Kept>,
 }
@@ -54,21 +54,21 @@ pub(super) struct HostPosition(Mutex<Written>);
 
 #[derive(Debug, Default)]
 struct Written {
-    /// Bytes, from when it was opened on.
+    /// The number of bytes since it was opened.
     bytes: u64,
-    /// Messages whose bytes a pipe may still have: where they end, and what is kept once they are taken.
+    /// Messages with bytes that may still be in a pipe: the end of each, and the position to store once it is read.
     waiting: VecDeque<(u64, Kept)>,
-    /// A message is being written.
+    /// True while a message is being written.
     is_writing: bool,
 }
 
 impl HostPosition {
-    /// A message is about to be written.
+    /// Notes that a message is about to be written.
     pub(super) fn begin(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_writing = true;
     }
 
-    /// A message with so many bytes was written.
+    /// Notes that a message of this many bytes was written.
     pub(super) fn add(&self, bytes: usize, position: Position, has_output: bool) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         written.is_writing = false;
@@ -79,15 +79,15 @@ impl HostPosition {
             is_unsure: false,
         };
         let end = written.bytes;
-        // What has no bytes is taken with what was before it.
+        // A message without bytes counts as read together with the message before it.
         match written.waiting.back_mut() {
             Some(last) if last.0 == end => last.1 = kept,
             _ => written.waiting.push_back((end, kept)),
         }
     }
 
-    /// Returns the position of the data that was taken, with so many bytes still in the pipe; and whether some was not
-    /// taken.
+    /// Returns the position up to which data was read, if this many bytes are still in the pipe, and true if some data
+    /// was not read.
     fn position_taken(&self, left: u64) -> (Option<Kept>, bool) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = written.bytes.saturating_sub(left);
@@ -103,7 +103,7 @@ impl HostPosition {
 }
 
 impl Positions {
-    /// Those that were kept, or the beginning.
+    /// Reads the stored positions, or starts at the beginning.
     pub(super) fn open(place: &Place, stream: &StreamId, to: &str) -> anyhow::Result<Self> {
         let directory = place.state.join("streams");
         own::make_directory(&directory).with_context(|| format!("making {}", directory.display()))?;
@@ -152,12 +152,12 @@ impl Positions {
         self.hosts.get(&host).cloned().unwrap_or_default()
     }
 
-    /// Marks the content of this pipe as not taken yet.
+    /// Counts the content of this pipe as not yet read.
     pub(super) fn watch(&mut self, host: u32, pipe: Option<Arc<Sink>>) {
         self.pipes.extend(pipe.map(|pipe| (host, pipe)));
     }
 
-    /// Writes down how far all have come, where that has changed.
+    /// Stores the positions if they have changed.
     pub(super) fn keep(&mut self, is_open: bool) -> std::io::Result<()> {
         if self.is_removed {
             return Ok(());
@@ -187,13 +187,13 @@ impl Positions {
         let written = options.open(&new).and_then(|mut file| file.write_all(&text));
         let written = written.and_then(|()| fs::rename(&new, &self.file));
         if written.is_err() {
-            // So that it is tried again.
+            // Makes the next call try again.
             self.kept.is_open = !is_open;
         }
         written
     }
 
-    /// Nothing more comes: nobody needs to know.
+    /// Removes the stored positions, because nothing more will come.
     pub(super) fn remove(&mut self) {
         self.is_removed = true;
         for file in [self.file.clone(), self.file.with_extension("lock")] {

@@ -14,11 +14,11 @@ use trunkline_fleet_client::FleetReply;
 
 /// A sink.
 pub(super) enum HostSink {
-    /// The client shows it.
+    /// The client displays it.
     Told(u32, mpsc::Sender<FleetReply>),
-    /// A file, which is written to at its end.
+    /// A file. Output is appended.
     File(Arc<File>, PathBuf),
-    /// A FIFO or a socket: whatever readers have not taken waits in a pipe.
+    /// A FIFO or a socket: data that readers have not read yet waits in a pipe.
     Pipe(Arc<Sink>, Output),
 }
 
@@ -50,7 +50,7 @@ impl HostSink {
         }
     }
 
-    /// Writes what is left, which is what has not been written where that fails.
+    /// Writes `rest`. If that fails, `rest` is the part that was not written.
     pub(super) async fn write(&mut self, rest: &mut &[u8]) -> anyhow::Result<()> {
         match self {
             Self::Told(place, replies) => {
@@ -77,7 +77,7 @@ impl HostSink {
         Ok(())
     }
 
-    /// Waits until readers have taken everything.
+    /// Waits until readers have read everything.
     pub(super) async fn wait_until_taken(&self) {
         if let Self::Pipe(sink, _) = self {
             sink.wait_until_taken().await;

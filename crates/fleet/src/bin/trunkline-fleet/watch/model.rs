@@ -1,4 +1,4 @@
-//! The known state of a fleet, put together from its updates.
+//! The known state of a fleet, assembled from its updates.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,17 +7,17 @@ use trunkline_fleet::report::{
 };
 use trunkline_watch::News;
 
-/// The most moves that are kept.
+/// The maximum number of moves that are kept.
 const MOST_MOVES: usize = 200;
 
-/// A fleet, as last told.
+/// A fleet, as last reported.
 #[derive(Debug, Default)]
 pub(crate) struct FleetModel {
     pub(crate) fleet: FleetReport,
     pub(crate) nodes: BTreeMap<String, NodeReport>,
     /// By their site.
     pub(crate) zones: BTreeMap<Option<String>, ZoneReport>,
-    /// Oldest first.
+    /// The oldest move is first.
     pub(crate) moves: VecDeque<MoveReport>,
     pub(crate) jobs: BTreeMap<String, JobReport>,
     pub(crate) streams: BTreeMap<String, StreamReport>,
@@ -32,7 +32,7 @@ pub(crate) struct Totals {
     pub(crate) in_trouble: usize,
     pub(crate) lost: usize,
     pub(crate) shards: usize,
-    /// Shards that nobody owns.
+    /// Shards without an owner.
     pub(crate) free: usize,
     pub(crate) running_jobs: usize,
     pub(crate) running_hosts: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Totals {
 }
 
 impl FleetModel {
-    /// Of a fleet of which nothing was told yet.
+    /// The state before anything was reported.
     pub(crate) fn of_nobody_yet() -> Self {
         Self {
             lost: Some("asking NATS".into()),
@@ -48,7 +48,7 @@ impl FleetModel {
         }
     }
 
-    /// Takes in what is told.
+    /// Handles news.
     pub(crate) fn take(&mut self, news: News<FleetUpdate>) {
         match news {
             News::Connected => *self = Self::default(),
@@ -112,7 +112,7 @@ impl FleetModel {
         totals
     }
 
-    /// The shards of a zone that are a node's; with `None` those that are nobody's.
+    /// Returns the shards of a zone that belong to a node, or with `None` those without an owner.
     pub(crate) fn shards_of(&self, site: &Option<String>, node: Option<&str>) -> Vec<usize> {
         let Some(zone) = self.zones.get(site) else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! A fleet, as something to look at.
+//! A fleet as a subject of tables.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) enum View {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Row {
     Node(String),
-    /// A node's shards of a site, or nobody's.
+    /// A node's shards of a site, or its free ones.
     Shards(Option<String>, Option<String>),
     Move(u64),
     Job(String),
@@ -215,7 +215,7 @@ fn totals(model: &FleetModel) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!(", {count} {name}"))
         .collect();
-    // A terminal of 80 columns has room for all of it.
+    // Fits into a terminal of 80 columns.
     let mut words = match others.is_empty() {
         true => format!("{} up", count_of(totals.up, "node")),
         false => format!("{} up{}", totals.up, others.concat()),
@@ -377,7 +377,7 @@ fn streams(model: &FleetModel, column: &str, has: impl Fn(&[&str]) -> bool) -> V
     rows.map(|stream| Row::Stream(stream.stream.clone())).collect()
 }
 
-/// The nodes that run a stream.
+/// Returns the names of the nodes that run a stream.
 fn node_names(stream: &StreamReport) -> String {
     let running = stream.nodes.iter().filter(|node| node.running > 0);
     let mut names: Vec<&str> = running.map(|node| &*node.name).collect();
@@ -385,7 +385,7 @@ fn node_names(stream: &StreamReport) -> String {
     names.join(" ")
 }
 
-/// Returns the time since then, by the clock of the report.
+/// Returns the time since then, by the report's clock.
 fn ago(model: &FleetModel, at: u64) -> String {
     time(Duration::from_secs(model.fleet.now.saturating_sub(at).max(1)))
 }
@@ -410,7 +410,7 @@ fn of_node(model: &FleetModel, node: &NodeReport, column: &str) -> String {
     }
 }
 
-/// On how many hosts a node runs something: of one that is not heard of nobody knows.
+/// Returns the number of hosts on which a node works; zero for one that is lost or has left.
 fn running(node: &NodeReport) -> u32 {
     match node.state {
         NodeState::Lost | NodeState::Left => 0,
@@ -423,7 +423,7 @@ fn state_of(model: &FleetModel, node: Option<&str>) -> &'static str {
     node.map_or("", |node| node.state.as_str())
 }
 
-/// Returns the time at which a shard of this site last came to a node, or went.
+/// Returns the time of the last move of a shard of this site to or from a node.
 fn last_move(model: &FleetModel, site: &Option<String>, node: Option<&str>) -> Option<u64> {
     let mut moves = model.moves.iter().rev();
     let moved = moves.find(|moved| {
@@ -570,7 +570,7 @@ fn about_shards(model: &FleetModel, site_name: &Option<String>, node: Option<&st
     lines
 }
 
-/// Numbers that follow each other as `3-7`.
+/// Formats consecutive numbers as ranges: `3-7`.
 fn ranges(numbers: &[usize]) -> String {
     let mut words = Vec::new();
     for part in numbers.chunk_by(|a, b| a + 1 == *b) {

@@ -1,4 +1,4 @@
-//! Streams in the simulated world: who runs what when, and what was written down about its end.
+//! Streams in the simulated world: the nodes that run them at each time, and the ends that were written down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::state::{
     StreamPlan,
 };
 
-/// The time that a stopped node may take, once it continues, until its commands have ended.
+/// The maximum time from when a stopped node continues until its commands have ended.
 const COMING_TO: Duration = Duration::from_secs(4);
 
 /// An event of streams.
 pub(super) enum StreamEvent {
     /// A command ends.
     Ends(Run, RunEnd),
-    /// A node is to be told what stands in the bucket.
+    /// A node is told the content of the bucket.
     Tell,
     /// An end reaches the bucket.
     EndAtStore(StreamId, u32, StreamEnd),
-    /// That is answered, or not.
+    /// The write is answered, or not.
     EndWritten(StreamId, u32, bool),
 }
 
@@ -32,13 +32,13 @@ pub(in crate::state::tests) struct Streams {
     hosts: BTreeMap<StreamId, u32>,
     cancelled: BTreeSet<StreamId>,
     pub(in crate::state::tests) ends: BTreeMap<(StreamId, u32), StreamEnd>,
-    /// Commands that run, and whose they are.
+    /// Running commands, and the processes that run them.
     active: Vec<(Life, Run)>,
     /// The last run of each host.
     latest: BTreeMap<(StreamId, u32), RunNumber>,
-    /// The number of them.
+    /// The number of runs so far.
     pub(in crate::state::tests) begun: usize,
-    /// The time at which each stopped node last continued.
+    /// The time when each stopped node last continued.
     pub(super) continued: BTreeMap<usize, Duration>,
 }
 
@@ -59,7 +59,7 @@ impl World {
         active.filter(|(_, run)| run.stream.0 == stream).count()
     }
 
-    /// On how many of its hosts a stream has ended.
+    /// Returns the number of hosts on which a stream has ended.
     pub(in crate::state::tests) fn ended_hosts(&self, stream: &str) -> usize {
         let ends = self.streams.ends.keys();
         ends.filter(|(id, _)| id.0 == stream).count()
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// A process is gone, and what it ran with it.
+    /// Handles the end of a process: all of its runs end.
     pub(super) fn runs_end_with(&mut self, slot: usize) {
         self.streams.active.retain(|(life, _)| life.0 != slot);
     }
@@ -166,7 +166,7 @@ impl World {
 
     fn begins(&mut self, life: Life, run: Run) {
         let place = (run.stream.clone(), run.host);
-        // A node asks the bucket, and what it watches may not have told it yet.
+        // A node asks the bucket, because the entries that it watches may not have arrived yet.
         if self.streams.ends.contains_key(&place) {
             let delay = self.delay();
             let ends = StreamEvent::Ends(run, RunEnd::HadEnded);
@@ -192,7 +192,7 @@ impl World {
         self.streams.latest.insert(place, run.number);
         self.streams.begun += 1;
         self.streams.active.push((life, run.clone()));
-        // Most go on for as long as they may.
+        // Most keep running for as long as they may.
         let failed = || Exit::Failed {
             kind: trunkline_request::failure::ErrorKind::Network,
             message: "the connection was lost".into(),
