@@ -295,7 +295,7 @@ impl Meaning {
                 return Err(UsageError::NoDestination);
             }
         }
-        // As in ssh, a command without words is no command.
+        // As in ssh, a command without words does not count as a command.
         let command = low.command.join(OsStr::new(" "));
         if !command.is_empty() {
             meaning.args.command = Some(command);

@@ -1,4 +1,4 @@
-//! An ssh-agent of a test's own, which can ask before a key is used.
+//! An ssh-agent for a test, which can ask before a key is used.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,9 +13,10 @@ use crate::log::PATIENCE;
 use crate::process::ProcessTree;
 use crate::{Error, KeyPair, program};
 
-/// An ssh-agent of the test's own, ended when dropped.
+/// An ssh-agent for a test, which ends when it is dropped.
 ///
-/// Keys that ask for confirmation get the answer set by [`Agent::consent`] from a program that counts the questions.
+/// If a key requires confirmation, the question is answered as set by [`Agent::consent`], by a program that counts the
+/// questions.
 #[derive(Debug)]
 pub struct Agent {
     // Dropped before the directory that holds its socket.
@@ -23,14 +24,14 @@ pub struct Agent {
     dir: TempDir,
 }
 
-/// An agent's conditions for a key's use; none by default.
+/// The conditions for the use of a key; none by default.
 #[derive(Debug, Clone, Default)]
 pub struct KeyConstraints {
     /// Forget the key after this time, in whole seconds (`ssh-add -t`).
     pub lifetime: Option<Duration>,
-    /// Ask before each signature (`ssh-add -c`).
+    /// Ask for confirmation before each signature (`ssh-add -c`).
     pub confirm: bool,
-    /// Sign only for these hosts (`ssh-add -h`), whose keys are in this `known_hosts` file.
+    /// Sign only for these hosts (`ssh-add -h`), with their keys in this `known_hosts` file.
     pub destinations: Option<(PathBuf, Vec<String>)>,
 }
 
@@ -42,7 +43,7 @@ impl Agent {
     pub fn start() -> Result<Agent, Error> {
         let dir = tempfile::Builder::new().prefix("trunkline-agent-").tempdir()?;
         let askpass = dir.path().join("askpass");
-        // ssh-agent takes the exit status for the answer.
+        // ssh-agent takes the exit status as the answer.
         let script = format!(
             "#!/bin/sh\ncd '{}' && echo \"$1\" >>asked && [ -e consent ] && sleep \"0$(cat consent)\"\n",
             dir.path().display()
@@ -97,7 +98,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The socket, for `SSH_AUTH_SOCK` or `IdentityAgent`.
+    /// Returns the path of the socket, for `SSH_AUTH_SOCK` or `IdentityAgent`.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("agent")
     }
@@ -105,7 +106,7 @@ impl Agent {
     /// Adds a key, and its certificate if it has one.
     ///
     /// # Errors
-    /// [`Error::Failed`] when ssh-add refuses, for instance because the key has a passphrase.
+    /// [`Error::Failed`] when ssh-add fails, for example because the key has a passphrase.
     pub fn add(&self, key: &KeyPair, constraints: &KeyConstraints) -> Result<(), Error> {
         let mut command = self.ssh_add()?;
         if let Some(lifetime) = constraints.lifetime {
@@ -131,12 +132,12 @@ impl Agent {
         program::run(self.ssh_add()?.arg("-qd").arg(key.private_path())).map(drop)
     }
 
-    /// The public keys it holds, as `algorithm base64 comment`.
+    /// Returns the public keys that it holds, as `algorithm base64 comment`.
     ///
     /// # Errors
     /// When ssh-add is missing.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
-        // ssh-add reports an empty agent by status 1 and on standard output.
+        // For an empty agent, ssh-add returns status 1 and prints a message on standard output.
         let output = self.ssh_add()?.arg("-L").output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(if output.status.success() {
@@ -146,10 +147,10 @@ impl Agent {
         })
     }
 
-    /// Whether the use of keys with [`KeyConstraints::confirm`] is granted from now on; it is at first.
+    /// Sets the answer from now on for keys with [`KeyConstraints::confirm`]. At first their use is allowed.
     ///
     /// # Errors
-    /// When the answer cannot be written down.
+    /// When the answer cannot be written to its file.
     pub fn consent(&self, granted: bool) -> Result<(), Error> {
         let path = self.dir.path().join("consent");
         if granted {
@@ -160,22 +161,22 @@ impl Agent {
         Ok(())
     }
 
-    /// From now on their use is granted as a person would: after so long.
+    /// Allows their use from now on, after a delay, as a person would.
     ///
     /// # Errors
-    /// When the answer cannot be written down.
+    /// When the answer cannot be written to its file.
     pub fn consent_after(&self, thought: Duration) -> Result<(), Error> {
         fs::write(self.dir.path().join("consent"), thought.as_secs().to_string())?;
         Ok(())
     }
 
-    /// Returns the number of times that it has asked for confirmation.
+    /// Returns the number of questions for confirmation so far.
     pub fn confirmations(&self) -> usize {
         fs::read_to_string(self.dir.path().join("asked"))
             .map_or(0, |asked| asked.matches("Allow use of key").count())
     }
 
-    /// The agent's own directory; deleted with it.
+    /// Returns the agent's own directory, which is deleted with it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

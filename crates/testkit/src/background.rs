@@ -1,4 +1,4 @@
-//! The thread and runtime that a fixture's tasks run on.
+//! The thread and runtime for a fixture's tasks.
 
 use std::future::Future;
 use std::thread::{self, JoinHandle};
@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use crate::Error;
 
-/// A fixture's tasks, on a thread and a runtime of their own: neither a blocking test nor a busy runtime of the test's
-/// disturbs them, and tests that are not async can have them too. Dropping it ends them all.
+/// A fixture's tasks, on their own thread and runtime: neither a blocking test nor a busy runtime of the test disturbs
+/// them, and tests that are not async can use them too. Dropping it ends them all.
 #[derive(Debug)]
 pub(crate) struct Background {
     stop: Option<oneshot::Sender<()>>,
@@ -16,8 +16,8 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Calls `begin` inside of the new runtime, on the caller's thread, so that its errors are the caller's;
-    /// then runs the future that it returns.
+    /// Calls `begin` inside the new runtime, on the caller's thread, so that the caller gets its errors. Then runs the
+    /// future that it returns.
     pub(crate) fn start<F>(name: &str, begin: impl FnOnce() -> Result<F, Error>) -> Result<Background, Error>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -34,7 +34,7 @@ impl Background {
             runtime.block_on(async {
                 tokio::select! {
                     () = work => {}
-                    // Whether it was told so or its owner is gone.
+                    // This is reached if it was told to stop, and if its owner is gone.
                     _ = stopped => {}
                 }
             });
@@ -50,7 +50,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic over there has been reported by its own message.
+            // A panic in the thread has already printed its own message.
             let _ = thread.join();
         }
     }

@@ -26,7 +26,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A helper program (`ssh-keygen`, `dropbearkey`, `ssh-add`) refused its work.
+    /// A helper program (`ssh-keygen`, `dropbearkey`, `ssh-add`) failed.
     #[error("`{command}` failed: {stderr}")]
     Failed {
         /// The command line.
@@ -35,34 +35,34 @@ pub enum Error {
         stderr: String,
     },
 
-    /// A server ended before it was ready. Its configuration is the usual reason; the log says.
+    /// A server ended before it was ready. Usually its configuration is wrong; the log shows the reason.
     #[error("{program} ended before it was ready; its log:\n{log}")]
     Exited {
         program: &'static str,
-        /// All it has logged.
+        /// Everything that it has logged.
         log: String,
     },
 
-    /// Something that should have happened did not, within the kit's patience of a minute.
+    /// An expected event did not happen within the kit's limit of a minute.
     #[error("waited {seconds} s for {what}; the log:\n{log}")]
     Timeout {
         /// The event that was waited for.
         what: String,
         /// The time limit, in seconds.
         seconds: u64,
-        /// All that the server has logged.
+        /// Everything that the server has logged.
         log: String,
     },
 
-    /// No port was free on every address asked for.
+    /// No port was free on all requested addresses.
     #[error("no port is free on all of {0:?}")]
     NoFreePort(Vec<SocketAddr>),
 
-    /// The request makes no sense for this fixture.
+    /// The request is not valid for this fixture.
     #[error("{0}")]
     Misused(String),
 
-    /// A hostile server's script did not go as written: the client did something else, or an assertion failed.
+    /// A hostile server's script failed: the client did something unexpected, or an assertion failed.
     #[error("the script failed: {0}")]
     Script(String),
 

@@ -1,10 +1,10 @@
 //! Servers that misbehave, independent of the code under test.
 //!
-//! [`RawServer`] speaks just enough SSH to get a client where a test wants it, with one algorithm of each kind
-//! (`curve25519-sha256`, `ssh-ed25519`, `aes128-gcm@openssh.com`), and leaves every message to the test's script.
-//! [`Misbehaviour`] lists scripts that no client may fall for before it is logged in, and [`SessionMisbehaviour`] those
-//! for afterwards, so that one test can go through all of them.
-//! [`RusshServer`] is a complete server on another implementation, whose commands do strange but legal things.
+//! [`RawServer`] implements just enough SSH to bring a client to the point that a test needs, with one algorithm of
+//! each kind (`curve25519-sha256`, `ssh-ed25519`, `aes128-gcm@openssh.com`), and leaves every message to the test's
+//! script. [`Misbehaviour`] lists scripts that clients must withstand before they are logged in, and
+//! [`SessionMisbehaviour`] those for afterwards, so that one test can run all of them. [`RusshServer`] is a complete
+//! server on another implementation, with commands that do strange but legal things.
 //!
 //! ```no_run
 //! use trunkline_testkit::hostile::{Payload, RawServer, number};

@@ -11,7 +11,7 @@ use crate::{Error, program};
 pub enum KeyType {
     /// `ssh-ed25519`
     Ed25519,
-    /// RSA with 2,048 bits: quick to make, and enough for every policy in use.
+    /// RSA with 2,048 bits: quick to make, and accepted by all current policies.
     Rsa,
     /// `ecdsa-sha2-nistp256`
     EcdsaP256,
@@ -22,7 +22,7 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// Every kind.
+    /// All of them.
     pub const ALL: [KeyType; 5] = [
         KeyType::Ed25519,
         KeyType::Rsa,
@@ -31,7 +31,8 @@ impl KeyType {
         KeyType::EcdsaP521,
     ];
 
-    /// The name of the algorithm in a public key (RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section 4).
+    /// Returns the name of the algorithm in a public key (RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section
+    /// 4).
     pub fn algorithm(self) -> &'static str {
         match self {
             KeyType::Ed25519 => "ssh-ed25519",
@@ -42,7 +43,7 @@ impl KeyType {
         }
     }
 
-    /// `-t` and `-b` of ssh-keygen and dropbearkey.
+    /// Returns the values of `-t` and `-b` for ssh-keygen and dropbearkey.
     pub(crate) fn family_and_bits(self) -> (&'static str, Option<&'static str>) {
         match self {
             KeyType::Ed25519 => ("ed25519", None),
@@ -54,7 +55,7 @@ impl KeyType {
     }
 }
 
-/// A key pair in OpenSSH's files: `NAME`, `NAME.pub` and, once certified, `NAME-cert.pub`.
+/// A key pair in OpenSSH's files: `NAME`, `NAME.pub` and, once it is certified, `NAME-cert.pub`.
 #[derive(Debug, Clone)]
 pub struct KeyPair {
     key_type: KeyType,
@@ -67,15 +68,16 @@ impl KeyPair {
     /// Makes a key pair without a passphrase, as `directory/name` and `directory/name.pub`.
     ///
     /// # Errors
-    /// When ssh-keygen is missing or refuses: `directory` must exist, `name` must not.
+    /// When ssh-keygen is missing or fails. `directory` must exist, and `name` must not.
     pub fn generate(directory: &Path, name: &str, key_type: KeyType) -> Result<KeyPair, Error> {
         KeyPair::generate_encrypted(directory, name, key_type, "")
     }
 
-    /// [`KeyPair::generate`] with the private key encrypted under `passphrase` (OpenSSH's bcrypt format).
+    /// Makes a key pair like [`KeyPair::generate`], with the private key encrypted with `passphrase` (OpenSSH's bcrypt
+    /// format).
     ///
     /// # Errors
-    /// As [`KeyPair::generate`]; ssh-keygen wants passphrases of five characters or more.
+    /// As [`KeyPair::generate`]. ssh-keygen requires passphrases of at least five characters.
     pub fn generate_encrypted(
         directory: &Path,
         name: &str,
@@ -105,27 +107,27 @@ impl KeyPair {
         })
     }
 
-    /// The kind of key.
+    /// Returns the type of the key.
     pub fn key_type(&self) -> KeyType {
         self.key_type
     }
 
-    /// The private key's file.
+    /// Returns the private key's file.
     pub fn private_path(&self) -> &Path {
         &self.private
     }
 
-    /// The public key's file.
+    /// Returns the public key's file.
     pub fn public_path(&self) -> PathBuf {
         with_suffix(&self.private, ".pub")
     }
 
-    /// The public key as in `authorized_keys`: `algorithm base64 comment`.
+    /// Returns the public key as in `authorized_keys`: `algorithm base64 comment`.
     pub fn public_line(&self) -> &str {
         &self.public_line
     }
 
-    /// The public key without its comment: `algorithm base64`.
+    /// Returns the public key without its comment: `algorithm base64`.
     pub fn public_key(&self) -> &str {
         let mut spaces = self.public_line.match_indices(' ').map(|(at, _)| at);
         spaces
@@ -133,7 +135,7 @@ impl KeyPair {
             .map_or(&self.public_line, |end| &self.public_line[..end])
     }
 
-    /// The certificate's file, if an [`Authority`] has signed this key.
+    /// Returns the certificate's file, if an [`Authority`] has signed this key.
     pub fn certificate_path(&self) -> Option<&Path> {
         self.certificate.as_deref()
     }
@@ -146,7 +148,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes an authority whose key is `directory/name`.
+    /// Makes an authority with the key `directory/name`.
     ///
     /// # Errors
     /// As [`KeyPair::generate`].
@@ -156,17 +158,17 @@ impl Authority {
         })
     }
 
-    /// The authority's own key.
+    /// Returns the authority's own key.
     pub fn key(&self) -> &KeyPair {
         &self.key
     }
 
     /// Certifies a user's key for the given login names.
     ///
-    /// `validity` is ssh-keygen's `-V` (`+1h`, `-2h:-1h` for one that has expired, …).
+    /// `validity` is ssh-keygen's `-V` (`+1h`, `-2h:-1h` for an expired one, …).
     ///
     /// # Errors
-    /// When ssh-keygen refuses, for instance the validity.
+    /// When ssh-keygen fails, for example because of the validity.
     pub fn sign_user(&self, key: &mut KeyPair, logins: &[String], validity: &str) -> Result<(), Error> {
         self.sign(key, &[], logins, validity)
     }

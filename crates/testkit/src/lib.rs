@@ -1,26 +1,26 @@
 //! Real servers, a faulty network and hostile peers, for tests and benchmarks.
 //!
-//! | to have | use |
+//! | for | use |
 //! |---|---|
 //! | a stock OpenSSH or dropbear server on loopback | [`Sshd`], [`Dropbear`] |
 //! | an agent with keys in it | [`Agent`] |
 //! | delay, a narrow link, a stall, a cut, a flipped bit | [`Relay`] |
 //! | a server that breaks the protocol in a known way | [`hostile::Misbehaviour`] |
-//! | a server whose every message the test writes itself | [`hostile::RawServer`] |
+//! | a server whose every message comes from the test | [`hostile::RawServer`] |
 //! | thousands of hosts in one process, which keep a ledger | [`LightServer`] |
 //! | an SFTP server that misbehaves by rules | [`SftpFaults`] |
-//! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
+//! | a second, correct implementation with strange commands | [`hostile::RusshServer`] |
 //! | content for files and streams | [`noise`] |
-//! | that what a test starts by itself ends with the test program, however that ends | [`directory`] |
-//! | a port that refuses connections until a server comes | [`free_port`] |
+//! | processes of a test that must end with the test program, however that ends | [`directory`] |
+//! | a port that refuses connections until a server listens there | [`free_port`] |
 //!
-//! Every fixture starts on a free loopback port or in a temporary directory of its own, is ready for use when its
-//! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
-//! never dropped; its processes end when the test program does, however that ends.
+//! Every fixture starts on a free loopback port or in its own temporary directory. It is ready for use when its `start`
+//! returns. When it is dropped, it ends everything that it started. A fixture in a `static` is never dropped; its
+//! processes end when the test program ends, for any reason.
 //!
-//! `start` blocks for some milliseconds (a key pair to make, a process to start), which is short enough to
-//! call from async tests. Whatever waits for something that the test itself must bring about exists as an `async`
-//! method and as a `_blocking` one.
+//! `start` blocks for some milliseconds (a key pair is made, a process is started), which is short enough for async
+//! tests. Methods that wait for something that the test itself must do are available as `async` methods and as
+//! `_blocking` ones.
 //!
 //! ```no_run
 //! use trunkline_testkit::{Relay, Sshd};

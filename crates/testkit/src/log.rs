@@ -1,4 +1,4 @@
-//! Log files of servers: awaited, and printed when a test fails.
+//! Log files of servers, which tests wait for, and which are printed when a test fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// The time that the kit waits for anything: long enough for a loaded machine, short enough for a human's patience.
+/// The time limit for everything that the kit waits for: long enough for a loaded machine, and short enough for a
+/// person.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The interval at which a log file is read while something is awaited in it.
+/// The interval between reads of a log file while something is awaited in it.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The number of lines of a log that are printed when a test fails.
 const TOLD: usize = 80;
 
-/// A server's log so far.
+/// The log of a server so far.
 #[derive(Debug, Clone)]
 pub struct ServerLog {
     path: PathBuf,
@@ -26,20 +27,20 @@ impl ServerLog {
         ServerLog { path }
     }
 
-    /// The file that the server writes.
+    /// Returns the file that the server writes.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Everything logged since the fixture was made; restarts of the server append.
+    /// Returns everything logged since the fixture was made. When the server is restarted, it appends.
     pub fn text(&self) -> String {
-        // A log that is not there yet is an empty log.
+        // A missing log counts as an empty log.
         fs::read(&self.path)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
     }
 
-    /// The number of lines that contain `pattern`.
+    /// Returns the number of lines that contain `pattern`.
     pub fn count(&self, pattern: &str) -> usize {
         self.count_lines(|line| line.contains(pattern))
     }
@@ -61,7 +62,7 @@ impl ServerLog {
         Ok(())
     }
 
-    /// Prints the end of the log where a test has failed, which a person needs to see why.
+    /// Prints the end of the log if a test has failed, to show the reason.
     pub(crate) fn tell_if_panicking(&self, program: &str) {
         if !std::thread::panicking() {
             return;
@@ -83,7 +84,7 @@ impl ServerLog {
         })
     }
 
-    /// Waits for a server to announce `times` listening sockets; `ended` tells whether it has given up.
+    /// Waits for a server to announce `times` listening sockets. `ended` returns true if the server has ended.
     pub(crate) fn wait_until_ready(
         &self,
         program: &'static str,

@@ -1,6 +1,7 @@
-//! Random bytes, the same ones for each seed, as content in which losses show.
+//! Random bytes, the same for each seed, as content in which losses are visible.
 
-/// Bytes without a pattern in which a lost, doubled or misplaced piece could hide; the same ones for the same seed.
+/// Makes bytes without a pattern, so that a lost, doubled or misplaced piece is visible. The same seed gives the same
+/// bytes.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,4 +1,4 @@
-//! Addresses on which nobody listens: ports that stay ours meanwhile, and sockets that a program has left behind.
+//! Addresses where nobody listens: reserved ports, and sockets left by a program that has ended.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use rustix::net::{
 
 use crate::Error;
 
-/// A port of 127.0.0.1 that refuses connections until a server comes that sets `SO_REUSEADDR`, as sshd, ssh and trunkline do
-/// for what they forward. Until this process ends, nobody who asks for any free port is given it.
+/// Reserves a port of 127.0.0.1 that refuses connections until a server with `SO_REUSEADDR` listens there, as sshd, ssh
+/// and trunkline do for forwarded ports. Until this process ends, no program that asks for a free port gets it.
 ///
 /// # Panics
 ///
@@ -25,14 +25,14 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// Leaves a socket behind as a program does that was killed: its file is there, and whoever connects is refused.
+/// Leaves a socket file like a program that was killed: the file exists, and connections are refused.
 ///
-/// At once, also while another thread starts a program: that would hold a copy of a listener until it runs, and nobody has ever
-/// listened here.
+/// Connections are refused at once, even while another thread starts a program. Such a program would hold a copy of a
+/// listener until it is executed, but here there was never a listener.
 ///
 /// # Panics
 ///
-/// When it cannot be made.
+/// When the file cannot be made.
 pub fn leave_socket(path: &Path) {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -45,11 +45,11 @@ pub fn leave_socket(path: &Path) {
     bind(&socket, &address).expect("the socket's file");
 }
 
-/// A port held on one or several addresses by sockets that are bound and never listen.
+/// A port that is reserved on one or several addresses, by sockets that are bound but never listen.
 ///
-/// Linux lets a second socket bind the same port as long as both set `SO_REUSEADDR` and the first does not
-/// listen. Servers set it, so they can come and go on the port, while the kernel gives it to nobody who
-/// asks for any free port. Connecting while no server listens is refused, as on a machine without one.
+/// Linux lets a second socket bind the same port if both set `SO_REUSEADDR` and the first does not listen. Servers set
+/// it, so they can come and go on the port, while the kernel gives it to no program that asks for a free port. While no
+/// server listens, connections are refused, as on a machine without one.
 #[derive(Debug)]
 pub(crate) struct PortReservation {
     port: u16,
@@ -57,7 +57,7 @@ pub(crate) struct PortReservation {
 }
 
 impl PortReservation {
-    /// Reserves one port that is free on every one of `addresses`.
+    /// Reserves one port that is free on all of `addresses`.
     pub(crate) fn reserve(addresses: &[IpAddr]) -> Result<PortReservation, Error> {
         const ATTEMPTS: usize = 64;
         (0..ATTEMPTS)
@@ -76,7 +76,7 @@ impl PortReservation {
         self.port
     }
 
-    /// `None` when the port that the first address got is taken on another.
+    /// Tries once. `None` if the port of the first address is taken on another.
     fn attempt(addresses: &[IpAddr]) -> Option<PortReservation> {
         let mut port = 0;
         let mut sockets = Vec::with_capacity(addresses.len());
@@ -100,7 +100,7 @@ fn reserve(address: SocketAddr) -> rustix::io::Result<(OwnedFd, u16)> {
     };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &address)?;
-    // Set only after the bind: with it set before, two reservations would share a port without noticing.
+    // Set only after the bind: otherwise two reservations could share a port without an error.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     let bound = SocketAddr::try_from(getsockname(&socket)?).map_err(|_| rustix::io::Errno::AFNOSUPPORT)?;
     Ok((socket, bound.port()))

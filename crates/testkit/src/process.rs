@@ -1,4 +1,4 @@
-//! A server process and everything it has started, ended together.
+//! A server process and everything that it has started, which end together.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -14,13 +14,13 @@ use tempfile::TempDir;
 
 use crate::{Error, program};
 
-/// The environment variable that marks a fixture's sessions, so that they are found after their parent is gone.
+/// The environment variable that marks a fixture's sessions, so that they can be found after their parent has ended.
 pub(crate) const MARKER: &str = "TRUNKLINE_TESTKIT";
 
-/// A running server. Dropping it ends the server, its children, and what they left behind in the background.
+/// A running server. Dropping it ends the server, its children, and the processes that they left in the background.
 ///
-/// sshd gives each session a process group and a Unix session of its own, so there is no group to signal.
-/// Descendants are found by walking `/proc`, and those whose parent is already gone by [`MARKER`] in their environment.
+/// sshd gives each session its own process group and Unix session, so there is no group to signal. Descendants are
+/// found by walking `/proc`. Those whose parent has ended are found by [`MARKER`] in their environment.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
     root: Child,
@@ -29,8 +29,8 @@ pub(crate) struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// Starts `command`. `scratch` is deleted should the test program die without dropping this; `mark` is the
-    /// value of [`MARKER`] that the server's sessions carry.
+    /// Starts `command`. `scratch` is deleted if the test program dies without dropping this. `mark` is the value of
+    /// [`MARKER`] in the server's sessions.
     pub(crate) fn spawn(
         command: &mut Command,
         scratch: &Path,
@@ -38,7 +38,7 @@ impl ProcessTree {
     ) -> Result<ProcessTree, Error> {
         let mut root = command
             .stdin(Stdio::null())
-            // Ctrl-C in the terminal must reach the test program alone: it, or the leash, ends the server.
+            // Ctrl-C in the terminal must reach only the test program: it, or the leash, ends the server.
             .process_group(0)
             .spawn()
             .map_err(|source| Error::Start {
@@ -46,7 +46,7 @@ impl ProcessTree {
                 source,
             })?;
         let leash = Leash::for_server(root.id(), mark.as_deref(), scratch).inspect_err(|_| {
-            // Nobody would end it any more. That it has ended by itself is not an error.
+            // Nothing else would end it any more. If it has already ended, the error is ignored.
             let _ = root.kill();
             let _ = root.wait();
         })?;
@@ -61,7 +61,7 @@ impl ProcessTree {
         !matches!(self.root.try_wait(), Ok(None))
     }
 
-    /// The processes that the server itself started: in sshd, one for each connection.
+    /// Returns the processes that the server itself started: in sshd, one for each connection.
     pub(crate) fn children(&self) -> Vec<u32> {
         let root = self.root.id();
         processes()
@@ -71,7 +71,7 @@ impl ProcessTree {
             .collect()
     }
 
-    /// Everything that the server, or anything it started, has started and that still runs.
+    /// Returns all running descendants of the server.
     pub(crate) fn descendants(&self) -> Vec<u32> {
         let all = processes();
         let mut found = HashSet::from([self.root.id()]);
@@ -82,8 +82,8 @@ impl ProcessTree {
                     .filter(|&pid| is_marked(pid, mark)),
             );
         }
-        // Children are not listed after their parents where process numbers have wrapped around: continue until
-        // nothing is added.
+        // If process numbers have wrapped around, children may be listed before their parents: continue until nothing
+        // is added.
         loop {
             let before = found.len();
             found.extend(
@@ -103,9 +103,10 @@ impl ProcessTree {
     }
 
     fn end(&mut self) {
-        // Stopped, the listener cannot start a child between the listing and the kill.
+        // While it is stopped, the listener cannot start a child between the listing and the kill.
         signal(self.root.id(), Signal::STOP);
-        // Killing a process can reveal nothing new but children it started meanwhile; a few rounds find them all.
+        // After processes were killed, the only new ones can be children that they started meanwhile. A few rounds find
+        // them all.
         for _ in 0..8 {
             let descendants = self.descendants();
             if descendants.is_empty() {
@@ -116,7 +117,7 @@ impl ProcessTree {
             }
         }
         signal(self.root.id(), Signal::KILL);
-        // The process is dead or dying; there is nothing left to do about an error.
+        // The process is dead or dying. Nothing is left to do about an error.
         let _ = self.root.wait();
         self.leash.release();
     }
@@ -128,20 +129,21 @@ impl Drop for ProcessTree {
     }
 }
 
-/// Sends a signal. A process that has ended meanwhile needs none, so the error is of no interest.
+/// Sends a signal. The error is ignored: a process that has ended meanwhile needs no signal.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// A temporary directory with a short path. When the test program ends, however that is, all processes end whose environment
-/// names the directory (a daemon's has `TRUNKLINE_DIR`), and the directory is removed. Fixtures of this crate need none.
+/// Makes a temporary directory with a short path. When the test program ends, for any reason, all processes with the
+/// directory in their environment (a daemon has it in `TRUNKLINE_DIR`) end, and the directory is removed. Fixtures of
+/// this crate do not need it.
 ///
 /// # Errors
-/// The directory cannot be made, or the shell that sees to this cannot be started.
+/// When the directory cannot be made, or the shell that does the clean-up cannot be started.
 pub fn directory() -> Result<TempDir, Error> {
-    /// The prefix of all their names, and the process that removes them.
+    /// The common prefix of the names, and the process that removes the directories.
     static DIRECTORIES: Mutex<Option<(String, Leash)>> = Mutex::new(None);
     let mut directories = DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner);
     if directories.is_none() {
@@ -156,11 +158,11 @@ pub fn directory() -> Result<TempDir, Error> {
     Ok(made?)
 }
 
-/// Ends a server, and what is marked as its own, when the test program dies without a chance to: killed, aborted, or with
-/// the fixture in a `static`.
+/// Ends a server, and the processes with its mark, if the test program dies without dropping the fixture: because it
+/// was killed or aborted, or because the fixture is in a `static`.
 ///
-/// A shell waits on a pipe of which only the test program holds the other end. (The kernel's parent-death signal
-/// would not do: it comes when the *thread* that started the server ends, and a test harness ends threads.)
+/// A shell waits on a pipe whose other end only the test program holds. (The kernel's parent-death signal would not
+/// work: it is sent when the *thread* that started the server ends, and a test harness ends threads.)
 #[derive(Debug)]
 struct Leash {
     shell: Child,
@@ -179,7 +181,7 @@ const KILL_THOSE_WITH: &str = r#"
 "#;
 
 impl Leash {
-    /// Around a server, those with this [`MARKER`], and a directory.
+    /// Guards a server, the processes with this [`MARKER`], and a directory.
     fn for_server(pid: u32, mark: Option<&str>, scratch: &Path) -> Result<Leash, Error> {
         let mark = mark.map(|mark| format!("{MARKER}={mark}")).unwrap_or_default();
         Self::spawn(
@@ -188,7 +190,7 @@ impl Leash {
         )
     }
 
-    /// Around all directories whose paths begin so, and those who name one in their environment.
+    /// Guards all directories with paths that begin like this, and the processes that name one in their environment.
     fn around_directories(beginning: &Path) -> Result<Leash, Error> {
         Self::spawn(
             r#"kill_those_with -lzF -- "$1"; rm -rf -- "$1"*"#,
@@ -215,7 +217,7 @@ impl Leash {
 
     fn release(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
-            // Fails only when the shell is already gone, and then it has done its work.
+            // This fails only if the shell is already gone, and then it has done its work.
             let _ = pipe.write_all(b"released\n");
         }
         let _ = self.shell.wait();
@@ -227,7 +229,7 @@ struct Process {
     parent: u32,
 }
 
-/// All live processes of the machine; ended ones that nobody has waited for are left out.
+/// Returns all live processes of the machine, without ended ones that their parent has not waited for.
 fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -238,7 +240,8 @@ fn processes() -> Vec<Process> {
         .collect()
 }
 
-/// proc_pid_stat(5): `pid (name) state ppid …`. The name may hold spaces and parentheses, so count from its end.
+/// Reads a process's state, as in proc_pid_stat(5): `pid (name) state ppid …`. The name may contain spaces and
+/// parentheses, so the fields are counted from its end.
 fn read_stat(pid: u32) -> io::Result<Option<Process>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let Some((_, after_name)) = stat.rsplit_once(')') else {
@@ -271,7 +274,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("mark-{}", dir.path().display());
         let mut command = Command::new("/bin/sh");
-        // The first child keeps its parent, the second loses it at once and is found by the marker alone.
+        // The first child keeps its parent. The second loses its parent at once, and is found only by the marker.
         command
             .args(["-c", "setsid sleep 1000 & (setsid sleep 1001 &) ; wait"])
             .env(MARKER, &mark);
@@ -289,7 +292,8 @@ mod tests {
         drop(tree);
         for pid in descendants {
             let gone = loop {
-                // Killed is not yet gone: init, or a subreaper, has to collect the orphan; a zombie counts as gone.
+                // A killed process is not gone at once: init, or a subreaper, has to collect the orphan. A zombie
+                // counts as gone.
                 match read_stat(pid) {
                     Ok(Some(_)) => std::thread::yield_now(),
                     Ok(None) | Err(_) => break true,

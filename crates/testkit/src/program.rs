@@ -1,4 +1,4 @@
-//! Finding and running the programs that fixtures are made of.
+//! Finding and running the programs that fixtures consist of.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,11 +8,11 @@ use std::process::{Command, Output, Stdio};
 
 use crate::Error;
 
-/// Servers live in `sbin`, which an ordinary user's PATH leaves out.
+/// Directories of servers: an ordinary user's PATH does not have `sbin`.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/openssh"];
 
-/// The absolute path of a program. sshd insists on being started by one, because it executes itself again for
-/// each connection.
+/// Returns the absolute path of a program. sshd must be started by its absolute path, because it executes itself again
+/// for each connection.
 pub(crate) fn find(program: &'static str, package: &'static str) -> Result<PathBuf, Error> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -22,9 +22,9 @@ pub(crate) fn find(program: &'static str, package: &'static str) -> Result<PathB
         .ok_or(Error::MissingProgram { program, package })
 }
 
-/// The path of a shared library to preload.
+/// Returns the path of a shared library to preload.
 pub(crate) fn find_library(library: &'static str, package: &'static str) -> Result<PathBuf, Error> {
-    // Debian and its kin have a directory for each architecture, others lib or lib64.
+    // Debian and its derivatives have a directory for each architecture, others have lib or lib64.
     let triplets = fs::read_dir("/usr/lib")
         .into_iter()
         .flatten()
@@ -40,7 +40,7 @@ pub(crate) fn find_library(library: &'static str, package: &'static str) -> Resu
         })
 }
 
-/// Runs a program to its end; anything but success is an error that carries its standard error.
+/// Runs a program until it ends. If it does not succeed, the error has its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<Output, Error> {
     let output = command
         .stdin(Stdio::null())
@@ -58,7 +58,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, Error> {
     })
 }
 
-/// The name of the user that runs the tests.
+/// Returns the name of the user who runs the tests.
 pub(crate) fn current_user() -> Result<String, Error> {
     let output = run(Command::new("id").arg("-un"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

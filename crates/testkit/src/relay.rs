@@ -1,4 +1,4 @@
-//! A network path that can be slow, narrow, silent, broken or lossy, at the test's word.
+//! A network path that a test can make slow, narrow, silent, broken or lossy.
 
 use std::future::pending;
 use std::io;
@@ -25,20 +25,21 @@ use connection::Connection;
 pub use settings::Direction;
 use settings::{Ending, Settings, Shared};
 
-/// A TCP relay in front of a server. Every setting may change while connections run, and holds for all of them.
+/// A TCP relay in front of a server. Every setting can be changed while connections are open, and applies to all of
+/// them.
 ///
-/// **Delay.** Each chunk is stamped when it arrives and leaves one delay later, whatever is in flight before it, to
-/// within a fraction of a millisecond (a `timerfd`, not tokio's millisecond wheel). Opening a connection costs the
-/// round trip of TCP's handshake too, although the loopback hides it: what the client sends before it is counted as sent
-/// one round trip after it connected, so that `time / RTT` is what a real path would show. [`Relay::set_handshake`]
-/// switches that off.
+/// **Delay.** Each chunk is stamped when it arrives and leaves one delay later, whatever is in flight before it,
+/// accurate to a fraction of a millisecond (a `timerfd`, not tokio's timer with its resolution of a millisecond).
+/// Opening a connection also costs the round trip of TCP's handshake, although the loopback hides it: data that the
+/// client sends earlier counts as sent one round trip after it connected, so that `time / RTT` is the same as on a real
+/// path. [`Relay::set_handshake`] switches that off.
 ///
-/// **Rate.** A narrow link carries so many bytes a second per connection and direction, and queues 20 ms of them before
-/// it pushes back. Window limits of TCP itself do not show on loopback, so a path is limited by rate and by what the
-/// two programs allow to be in flight.
+/// **Rate.** A narrow link carries this many bytes a second per connection and direction. It queues 20 ms of them
+/// before it stops reading. TCP's own window limits have no effect on loopback, so a path is limited by its rate and by
+/// the data that the two programs allow to be in flight.
 ///
-/// It runs on a thread of its own: neither a blocking test nor a busy runtime changes its timing.
-/// Dropping it ends every connection and frees the port.
+/// It runs on its own thread: neither a blocking test nor a busy runtime changes its timing. Dropping it ends every
+/// connection and frees the port.
 #[derive(Debug)]
 pub struct Relay {
     addr: SocketAddr,
@@ -49,20 +50,20 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay on a free port of 127.0.0.1 that passes everything to `target` at once.
+    /// Starts a relay on a free port of 127.0.0.1 that passes everything to `target` without delay.
     ///
     /// # Errors
-    /// When no port is free or the system gives no thread.
+    /// When no port is free, or the thread cannot be started.
     pub fn start(target: SocketAddr) -> Result<Relay, Error> {
         Relay::start_on(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), target)
     }
 
-    /// A relay from `listen`; port 0 stands for any free one.
+    /// Starts a relay that listens on `listen`. Port 0 means any free port.
     ///
     /// # Errors
-    /// As [`Relay::start`], and when the port asked for is taken.
+    /// As [`Relay::to`], and when the requested port is taken.
     pub fn start_on(listen: SocketAddr, target: SocketAddr) -> Result<Relay, Error> {
-        // A port of the kernel's choosing is reserved, so that it stays ours through `refuse`.
+        // A port that the kernel chose is reserved, so that it stays ours during `refuse`.
         let (listen, reservation) = if listen.port() == 0 {
             let reservation = PortReservation::reserve(&[listen.ip()])?;
             (
@@ -98,12 +99,12 @@ impl Relay {
         self.addr
     }
 
-    /// The port it listens on.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.addr.port()
     }
 
-    /// The whole round trip: half of it as delay in each direction.
+    /// Sets the round-trip time: half of it is the delay in each direction.
     pub fn set_rtt(&self, rtt: Duration) {
         self.change(|settings| {
             settings.to_server.delay = rtt / 2;
@@ -111,15 +112,15 @@ impl Relay {
         });
     }
 
-    /// The one-way delay of a direction. Data in flight keeps its time, and its order.
+    /// Sets the one-way delay of a direction. Data in flight keeps its time and its order.
     pub fn set_delay(&self, direction: Direction, delay: Duration) {
         self.change(|settings| settings.direction(direction).delay = delay);
     }
 
-    /// The bytes a second that each connection gets in a direction; `None` for no limit.
+    /// Sets the number of bytes a second for each connection in a direction; `None` for no limit.
     ///
     /// # Panics
-    /// When the rate is zero; [`Relay::stall`] is what stops the flow.
+    /// When the rate is zero. Use [`Relay::stall`] to stop the flow.
     pub fn set_rate(&self, direction: Direction, rate: Option<u64>) {
         assert_ne!(
             rate,
@@ -129,24 +130,24 @@ impl Relay {
         self.change(|settings| settings.direction(direction).rate = rate);
     }
 
-    /// Whether opening a connection costs a round trip before its first byte; it does by default.
+    /// Sets if opening a connection costs a round trip before its first byte. It does by default.
     pub fn set_handshake(&self, simulated: bool) {
         self.change(|settings| settings.handshake = simulated);
     }
 
-    /// Forwards nothing more, either way, and leaves every connection open: a path that has gone dark. (New connections
-    /// still succeed, because the kernel accepts them, and then hear nothing.)
+    /// Stops forwarding in both directions, and leaves every connection open, like a path that has gone dark. (New
+    /// connections still succeed, because the kernel accepts them, but receive nothing.)
     pub fn stall(&self) {
         self.stall_direction(Direction::ToServer);
         self.stall_direction(Direction::ToClient);
     }
 
-    /// Forwards nothing more in one direction.
+    /// Stops forwarding in one direction.
     pub fn stall_direction(&self, direction: Direction) {
         self.change(|settings| settings.direction(direction).stalled = true);
     }
 
-    /// Undoes every stall; nothing has been lost.
+    /// Ends every stall. Nothing has been lost.
     pub fn resume(&self) {
         self.change(|settings| {
             settings.to_server.stalled = false;
@@ -154,20 +155,20 @@ impl Relay {
         });
     }
 
-    /// Ends every open connection at once, towards both sides, with RST. What is in flight is lost.
-    /// New connections are accepted as before.
+    /// Ends every open connection at once, towards both sides, with RST. Data in flight is lost. New connections are
+    /// still accepted.
     pub fn reset(&self) {
         self.cut(Ending::Reset);
     }
 
-    /// Ends every open connection at once, towards both sides, with FIN. What is in flight is lost.
-    /// New connections are accepted as before.
+    /// Ends every open connection at once, towards both sides, with FIN. Data in flight is lost. New connections are
+    /// still accepted.
     pub fn close(&self) {
         self.cut(Ending::Fin);
     }
 
-    /// Stops listening: connecting is refused, as by a machine whose sshd is down. Returns when that holds.
-    /// Open connections continue.
+    /// Stops listening: connections are refused, as by a machine without a running sshd. Returns when that is in
+    /// effect. Open connections continue.
     pub fn refuse(&self) {
         self.change(|settings| settings.refuse = true);
         self.await_listening(false);
@@ -179,24 +180,24 @@ impl Relay {
         self.await_listening(true);
     }
 
-    /// Flips the lowest bit of the byte at `offset` (0 is the first) of the first connection that gets that
-    /// far in that direction. Happens once for each call.
+    /// Flips the lowest bit of the byte at `offset` (0 is the first), on the first connection that carries that many
+    /// bytes in that direction. Each call has an effect once.
     pub fn corrupt(&self, direction: Direction, offset: u64) {
         self.shared.lock().direction(direction).corruptions.push(offset);
     }
 
-    /// Flips the lowest bit of the next byte that passes in a direction, on any connection.
+    /// Flips the lowest bit of the next byte in a direction, on any connection.
     pub fn corrupt_next(&self, direction: Direction) {
         self.shared.lock().direction(direction).corrupt_next += 1;
     }
 
-    /// Keeps a copy of all that passes on connections accepted from now on, at most 64 MiB a direction and connection.
+    /// Records all data on connections that are accepted from now on, at most 64 MiB for each direction and connection.
     pub fn record(&self) {
         self.change(|settings| settings.record = true);
     }
 
-    /// Returns the bytes that one connection (0 is the first accepted) has carried in a direction since it was accepted
-    /// under [`Relay::record`]. Counted, like [`Relay::bytes`], when it arrives at the relay.
+    /// Returns the bytes that one connection (0 is the first accepted) has carried in a direction, if it was accepted
+    /// after [`Relay::record`]. As with [`Relay::bytes`], bytes count when they arrive at the relay.
     pub fn recording(&self, connection: usize, direction: Direction) -> Vec<u8> {
         let mut state = self.shared.lock();
         state
@@ -256,7 +257,7 @@ impl Relay {
     async fn wait_until(&self, what: &str, mut reached: impl FnMut() -> bool) -> Result<(), Error> {
         let wait = async {
             loop {
-                // Asked for before the check, so that a change between check and wait is not missed.
+                // Requested before the check, so that a change between the check and the wait is not missed.
                 let changed = self.shared.changed.notified();
                 if reached() {
                     return;
@@ -326,7 +327,7 @@ async fn accept_loop(
         };
         tokio::select! {
             accepted = accept => {
-                // An error is the peer's (it left the queue) or passes (no descriptor free just now).
+                // An error comes from the peer (it left the queue) or is temporary (no free descriptor).
                 if let Ok((client, _)) = accepted {
                     let connection = Connection::accept(client, &shared, &settings);
                     tokio::spawn(connection.serve(target));
@@ -360,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection through a relay.
+    /// Makes both ends of a connection through a relay.
     async fn connect() -> (Relay, TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let relay = Relay::start(listener.local_addr().unwrap()).unwrap();
@@ -396,7 +397,8 @@ mod tests {
         let (relay, mut client, mut server) = connect().await;
         let delay = Duration::from_millis(50);
         relay.set_delay(Direction::ToServer, delay);
-        // Sent one after the other while the first are still on their way; delays that added up would take ten seconds.
+        // Sent one after the other while the first are still in flight. If the delays added up, this would take ten
+        // seconds.
         let started = Instant::now();
         for sent in 1..=200 {
             client.write_all(&[0; 100]).await.unwrap();
@@ -528,7 +530,7 @@ mod tests {
             relay.accept();
             TcpStream::connect(relay.addr()).await.unwrap();
         }
-        // Connections from before are not touched by any of it.
+        // None of this affects earlier connections.
         echo_once(&mut client, &mut server).await;
     }
 

@@ -10,8 +10,8 @@ use crate::Error;
 
 /// One `Host` block of an `ssh_config`. Its `Display` is the block.
 ///
-/// The block leaves nothing to the user's or the machine's own configuration: the identities, the known hosts and
-/// the absence of an agent are all stated.
+/// The block does not depend on the user's or the machine's own configuration: it sets the identities, the known hosts
+/// and the absence of an agent.
 #[derive(Debug, Clone)]
 pub struct HostEntry {
     /// The name in `Host`.
@@ -20,18 +20,18 @@ pub struct HostEntry {
     pub addr: SocketAddr,
     /// `User`.
     pub user: String,
-    /// `IdentityFile`, in the order they are tried.
+    /// `IdentityFile`, in the order in which they are tried.
     pub identities: Vec<PathBuf>,
     /// `UserKnownHostsFile`.
     pub known_hosts: PathBuf,
-    /// Whether ssh may ask for a password (`BatchMode no`).
+    /// True if ssh may ask for a password (`BatchMode no`).
     pub may_ask: bool,
     /// Further lines, verbatim (`Compression yes`, …).
     pub extra: Vec<String>,
 }
 
 impl HostEntry {
-    /// The same host under another address, for instance a relay's.
+    /// Returns the same host with another address, for example a relay's.
     #[must_use]
     pub fn with_address(mut self, addr: SocketAddr) -> HostEntry {
         self.addr = addr;
@@ -49,7 +49,7 @@ impl HostEntry {
 impl fmt::Display for HostEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Host {}", self.alias)?;
-        // ssh takes the first value it meets, so what the test asked for goes first.
+        // ssh uses the first value that it finds, so the test's lines go first.
         for line in &self.extra {
             writeln!(f, "    {line}")?;
         }
@@ -83,7 +83,8 @@ pub fn write_ssh_config(path: &Path, hosts: impl IntoIterator<Item = HostEntry>)
     })
 }
 
-/// The stock `ssh` with `-F config` and no agent or multiplexing from its surroundings; add a host and a command.
+/// Returns a command for the stock `ssh` with `-F config`, and without an agent or multiplexing from the environment.
+/// Add a host and a command.
 pub fn ssh(config: &Path) -> Command {
     let mut command = Command::new("ssh");
     command.arg("-F").arg(config).env_remove("SSH_AUTH_SOCK");

@@ -1,5 +1,5 @@
-//! A fleet of stock sshd servers, or of hostile ones, for demonstrations, tests and benchmarks: prints where they are as one line of JSON, runs
-//! until standard input ends, and leaves nothing behind.
+//! A fleet of stock sshd servers, or of hostile ones, for demonstrations, tests and benchmarks. It prints their
+//! addresses and files as one line of JSON, runs until standard input ends, and removes everything again.
 
 #[cfg(feature = "russh")]
 use std::io::BufRead as _;
@@ -37,8 +37,8 @@ struct Arguments {
     /// aliases are the places' names.
     #[arg(long)]
     steering: bool,
-    /// A light server instead of sshd, with a host at every loopback address. For each line of standard input it prints how many
-    /// connections it has had, and how many commands it has executed.
+    /// A light server instead of sshd, with a host at every loopback address. For each line of standard input it prints
+    /// how many connections it has had, and how many commands it has executed.
     #[cfg(feature = "russh")]
     #[arg(long)]
     light: bool,
@@ -62,7 +62,7 @@ struct Host {
     address: String,
     port: u16,
     user: String,
-    /// A private key that leads in.
+    /// A private key that the server accepts.
     key: PathBuf,
     /// The host keys, as lines of a `.pub` file.
     host_keys: Vec<String>,
@@ -140,7 +140,7 @@ fn main() -> Result<(), Error> {
     run(&testbed)
 }
 
-/// Servers whose words would steer a terminal.
+/// Runs servers that send control sequences for a terminal.
 fn run_steering() -> Result<(), Error> {
     let mut servers = Vec::new();
     for steering in Steering::ALL {
@@ -168,7 +168,7 @@ fn run_steering() -> Result<(), Error> {
     run(&testbed)
 }
 
-/// A host at every loopback address.
+/// Runs a light server, with a host at every loopback address.
 #[cfg(feature = "russh")]
 fn run_light() -> Result<(), Error> {
     let server = trunkline_testkit::LightServer::start()?;
@@ -192,7 +192,7 @@ fn run_light() -> Result<(), Error> {
     Ok(())
 }
 
-/// Says where everything is, and waits until standard input ends.
+/// Prints the testbed's description, and waits until standard input ends.
 fn run(testbed: &Testbed) -> Result<(), Error> {
     tell(testbed)?;
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;

@@ -13,7 +13,7 @@ pub(super) const TAG_LEN: usize = 16;
 /// One direction of `aes128-gcm@openssh.com` (RFC 5647 section 7, with OpenSSH's PROTOCOL section 1.6).
 pub(super) struct Gcm {
     key: LessSafeKey,
-    /// Four fixed bytes and an invocation counter of eight (RFC 5647 section 7.1).
+    /// Four fixed bytes and an invocation counter of eight bytes (RFC 5647 section 7.1).
     nonce: [u8; NONCE_LEN],
 }
 
@@ -26,7 +26,7 @@ impl Gcm {
         }
     }
 
-    /// Encrypts a packet behind its length field, and appends the tag.
+    /// Encrypts a packet, whose length field comes before it, and appends the tag.
     pub(super) fn seal(&mut self, length: [u8; 4], mut packet: Vec<u8>) -> io::Result<Vec<u8>> {
         let nonce = self.next_nonce();
         self.key
@@ -35,7 +35,7 @@ impl Gcm {
         Ok(packet)
     }
 
-    /// Decrypts a packet with its tag behind it.
+    /// Decrypts a packet that ends with its tag.
     pub(super) fn open(&mut self, length: [u8; 4], mut sealed: Vec<u8>) -> io::Result<Vec<u8>> {
         let nonce = self.next_nonce();
         let opened = self

@@ -1,4 +1,4 @@
-//! Servers that are fine until a client opens a second session on a connection.
+//! Servers that work correctly until a client opens a second session on a connection.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,33 +6,33 @@ use std::io;
 use super::payload::{Fields, Payload, number};
 use super::wire::Wire;
 
-/// A server that is well-behaved for a client that does one thing after the other on a connection of its own, and not for one
-/// that does more: each stands for a real one. Its commands print their own text and exit with 0.
+/// A server that works correctly for clients that open one session on each connection, but not for others. Each
+/// imitates a real server. Its commands print their own text and exit with 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Oddity {
-    /// Opens a channel, and passes by what came for it before it had answered (Go's x/crypto 0.59).
+    /// Opens a channel, and ignores messages for it that arrived before its answer (Go's x/crypto 0.59).
     PassesByEarly,
-    /// Refuses a second session, for as long as the connection lasts (tinysshd).
+    /// Refuses a second session for the life of the connection (tinysshd).
     RefusesSecond,
-    /// Ends the connection when a second session is asked for (tinysshd, a little later).
+    /// Ends the connection when a second session is requested (tinysshd, a little later).
     EndsOnSecond,
-    /// Opens a second session, and refuses to run anything in it (libssh's example).
+    /// Opens a second session, but refuses to run anything in it (libssh's example).
     RunsOnlyFirst,
-    /// Closes a session in which nothing runs when a later one has ended (dropbear 2022.83).
+    /// Closes a session without a running command when a later session has ended (dropbear 2022.83).
     ClosesSpares,
-    /// Nothing of all that: a server that is not sshd.
+    /// No oddity: a server that is not sshd.
     None,
 }
 
-/// A session of the client's.
+/// A session of the client.
 struct Open {
     client: u32,
     ran: bool,
 }
 
 impl Oddity {
-    /// Every server but the one that passes by what is early, which is a matter of its own.
+    /// All oddities except [`Oddity::PassesByEarly`], which is not about the number of sessions.
     pub const OF_SESSIONS: &[Oddity] = &[
         Oddity::RefusesSecond,
         Oddity::EndsOnSecond,
@@ -41,7 +41,7 @@ impl Oddity {
         Oddity::None,
     ];
 
-    /// Lets the client in, and serves its channels. `executed` is told each command that runs.
+    /// Logs the client in, and serves its channels. `executed` is called for each command that runs.
     pub(super) async fn play(self, mut wire: Wire, executed: impl Fn(&str)) -> io::Result<()> {
         wire.authenticate().await?;
         let mut open: BTreeMap<u32, Open> = BTreeMap::new();
@@ -69,7 +69,8 @@ impl Oddity {
                     wire.send(&confirmation.uint32(server).uint32(2 << 20).uint32(32 << 10))
                         .await?;
                     if self == Oddity::PassesByEarly {
-                        // What has come with it. A client that waits for the answer sends nothing meanwhile.
+                        // Ignores the messages that came with it. A client that waits for the answer sends nothing in
+                        // the meantime.
                         while wire.has_more() {
                             wire.receive().await?;
                         }

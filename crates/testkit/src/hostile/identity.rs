@@ -1,4 +1,4 @@
-//! The address of a server, and the files that lead a client to it.
+//! The address of a server, and the files with which a client connects to it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,7 +18,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A listener on a port of its own, and its identity under this alias.
+    /// Listens on a port of its own, and makes an identity with this alias.
     pub(super) fn listen(alias: &str, may_ask: bool) -> Result<(TcpListener, Self), Error> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("trunkline-{alias}-"))
@@ -37,7 +37,7 @@ impl Identity {
         Ok((listener, identity))
     }
 
-    /// Writes `known_hosts`, with the host key as in a `.pub` file.
+    /// Writes `known_hosts` with the host key, which is given as in a `.pub` file.
     pub(super) fn trust(&self, host_key: &str) -> Result<(), Error> {
         let (ip, port) = (self.addr.ip(), self.addr.port());
         Ok(fs::write(
@@ -55,22 +55,22 @@ impl Identity {
         self.addr
     }
 
-    /// A `known_hosts` file with the server's Ed25519 host key.
+    /// Returns a `known_hosts` file with the server's Ed25519 host key.
     pub fn known_hosts(&self) -> PathBuf {
         self.dir().join("known_hosts")
     }
 
-    /// A complete file for `ssh -F`, with the alias `raw` or `russh`.
+    /// Returns a complete file for `ssh -F`, with the alias `raw` or `russh`.
     pub fn ssh_config(&self) -> PathBuf {
         self.dir().join("ssh_config")
     }
 
-    /// A key for the client to show. [`Wire::authenticate`](super::Wire::authenticate) accepts any.
+    /// Returns a key for the client to use. [`Wire::authenticate`](super::Wire::authenticate) accepts any key.
     pub fn client_key(&self) -> &KeyPair {
         &self.client_key
     }
 
-    /// The `Host` block for this server.
+    /// Returns the `Host` block for this server.
     pub fn host_entry(&self, alias: &str) -> HostEntry {
         HostEntry {
             alias: alias.to_owned(),

@@ -1,4 +1,4 @@
-//! The key exchange of hostile servers, and its faults.
+//! The key exchange of hostile servers, with faults.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::encryption::Gcm;
 use super::payload::{Fields, Payload, number};
 use super::wire::{Wire, not_the_one, unexpected_message};
 
-/// The offer of a KEXINIT (RFC 4253 section 7.1). The default is the one set of algorithms that [`Wire`] can speak,
+/// The content of a KEXINIT (RFC 4253 section 7.1). The default is the only set of algorithms that [`Wire`] supports,
 /// with strict key exchange.
 #[derive(Debug, Clone)]
 pub struct KexInit {
@@ -25,7 +25,7 @@ pub struct KexInit {
     pub mac: String,
     /// Compression, the same in both directions.
     pub compression: String,
-    /// Whether a guessed packet follows.
+    /// True if a guessed packet follows.
     pub first_kex_packet_follows: bool,
 }
 
@@ -35,7 +35,7 @@ impl Default for KexInit {
             kex: "curve25519-sha256,kex-strict-s-v00@openssh.com".to_owned(),
             host_key: "ssh-ed25519".to_owned(),
             cipher: "aes128-gcm@openssh.com".to_owned(),
-            // With UMAC, as sshd's: it is how clients tell sshd from others that call themselves OpenSSH.
+            // With UMAC, as in sshd: clients use it to tell sshd from other servers that call themselves OpenSSH.
             mac: "hmac-sha2-256,umac-128-etm@openssh.com".to_owned(),
             compression: "none".to_owned(),
             first_kex_packet_follows: false,
@@ -44,7 +44,7 @@ impl Default for KexInit {
 }
 
 impl KexInit {
-    /// The same without the offer of strict key exchange: a server from before 2023.
+    /// Returns the same without the offer of strict key exchange: a server from before 2023.
     #[must_use]
     pub fn without_strict() -> KexInit {
         KexInit {
@@ -53,7 +53,7 @@ impl KexInit {
         }
     }
 
-    /// The message. Its cookie is not random: the server's part of the security does not matter here.
+    /// Returns the message. Its cookie is not random, because the server's security does not matter here.
     #[must_use]
     pub fn payload(&self) -> Payload {
         Payload::message(number::KEXINIT)
@@ -73,14 +73,15 @@ impl KexInit {
     }
 }
 
-/// One key exchange, well-behaved unless told otherwise.
+/// One key exchange, which is correct unless it is given a fault.
 #[derive(Debug, Clone, Default)]
 pub struct KeyExchange {
     /// The offer.
     pub init: KexInit,
     /// The fault in the server's reply.
     pub fault: Option<KexFault>,
-    /// Messages sent in clear between the server's reply and its NEWKEYS, where a Terrapin attacker puts an IGNORE.
+    /// Messages sent in clear between the server's reply and its NEWKEYS, where an attacker with Terrapin inserts an
+    /// IGNORE.
     pub before_newkeys: Vec<Payload>,
 }
 
@@ -90,13 +91,13 @@ pub struct KeyExchange {
 pub enum KexFault {
     /// The signature has one bit flipped.
     WrongSignature,
-    /// The right host key, with a signature by another.
+    /// The right host key, with a signature by another key.
     SignatureByAnotherKey,
-    /// A correct signature by a host key that is not the server's.
+    /// A correct signature by a key that is not the server's host key.
     AnotherHostKey,
-    /// A correct signature, named as of another algorithm (`rsa-sha2-512`).
+    /// A correct signature with the name of another algorithm (`rsa-sha2-512`).
     MisnamedSignature,
-    /// A public share of zeros, which makes the secret zero; RFC 8731 has clients abort.
+    /// A public share of zeros, which makes the secret zero. RFC 8731 requires clients to abort.
     ZeroShare,
     /// A public share of 31 bytes.
     ShortShare,
@@ -105,11 +106,11 @@ pub enum KexFault {
 }
 
 impl Wire {
-    /// Exchanges keys, for the first time or again; messages that the client sent before its KEXINIT are kept for
+    /// Exchanges keys, for the first time or again. Messages that the client sent before its KEXINIT are kept for
     /// [`Wire::receive`]. Afterwards packets are encrypted with the new keys.
     ///
     /// # Errors
-    /// When the connection ends, or the client does not go along, as with most faults it should not.
+    /// When the connection ends, or the client stops the exchange, as it should after most faults.
     pub async fn exchange_keys(&mut self, exchange: &KeyExchange) -> io::Result<()> {
         let server_init = exchange.init.payload();
         self.send(&server_init).await?;
@@ -197,14 +198,14 @@ impl Wire {
         self.expect_in_exchange(number::NEWKEYS).await?;
         self.input = Some(key_gcm(&derive(b'C'), &derive(b'A')));
         if self.strict {
-            // OpenSSH's PROTOCOL section 1.10: both counts begin again at each NEWKEYS.
+            // OpenSSH's PROTOCOL section 1.10: both counts start again at each NEWKEYS.
             self.next_sequence = 0;
         }
         Ok(())
     }
 
     async fn receive_kexinit(&mut self) -> io::Result<Vec<u8>> {
-        // The client's own KEXINIT may be what a script has read before it answered.
+        // A script may already have read the client's KEXINIT before it answered.
         if let Some(at) = self
             .backlog
             .iter()
@@ -226,8 +227,8 @@ impl Wire {
         }
     }
 
-    /// Reads past the backlog, which is from before the exchange. Between KEXINIT and NEWKEYS nothing else may come but
-    /// IGNORE and DEBUG, and with strict key exchange not even these.
+    /// Reads past the backlog, which is from before the exchange. Between KEXINIT and NEWKEYS only IGNORE and DEBUG are
+    /// allowed, and with strict key exchange not even these.
     async fn expect_in_exchange(&mut self, wanted: u8) -> io::Result<Vec<u8>> {
         loop {
             let message = self.read_packet().await?;
@@ -240,15 +241,15 @@ impl Wire {
     }
 }
 
-/// The name-lists of key exchange methods and host key algorithms.
+/// Reads the name-lists of key exchange methods and host key algorithms.
 fn first_lists(init: &[u8]) -> io::Result<(String, String)> {
     let mut fields = Fields::parse(init);
     fields.take(16)?;
     Ok((fields.text()?, fields.text()?))
 }
 
-/// Returns whether a guessed packet follows that has to be ignored (RFC 4253 section 7.1): the guess is right when both
-/// first names are the same on both sides.
+/// Returns true if a guessed packet follows that has to be ignored (RFC 4253 section 7.1). The guess is right if the
+/// first names of both lists are the same on both sides.
 fn guessed_wrong(client_init: &[u8], server_init: &[u8]) -> io::Result<bool> {
     let mut fields = Fields::parse(client_init);
     fields.take(16)?;
@@ -264,7 +265,8 @@ fn sha256(input: &Payload) -> Vec<u8> {
     digest(&SHA256, input.as_ref()).as_ref().to_vec()
 }
 
-/// SHA-256 gives 32 bytes, enough for a key of 16 and a nonce of 12 without extension.
+/// Makes a cipher from derived keys. SHA-256 gives 32 bytes, enough for a key of 16 and a nonce of 12 without
+/// extension.
 fn key_gcm(key: &[u8], nonce: &[u8]) -> Gcm {
     let mut short_key = [0; 16];
     short_key.copy_from_slice(&key[..16]);

@@ -1,4 +1,4 @@
-//! Ways to break the protocol before a log-in succeeds.
+//! Ways to break the protocol before a log-in has succeeded.
 
 use std::io;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use super::wire::{BANNER, Wire};
 /// The pause between the bytes of [`Misbehaviour::SlowBanner`].
 const TICK: Duration = Duration::from_millis(20);
 
-/// A way to break the protocol that no client may fall for.
+/// A way to break the protocol that clients must withstand.
 ///
-/// Whatever the server does, a client has to fail within its own time limits, in bounded memory, without asking
-/// for secrets, and before it believes that it is logged in. Some of these servers end the connection themselves; the
-/// others ([`Misbehaviour::holds_on`]) do nothing more and wait for the client to go.
+/// Whatever the server does, a client has to fail within its own time limits and in bounded memory. It must not ask for
+/// secrets or believe that it is logged in. Some of these servers end the connection themselves; the others
+/// ([`Misbehaviour::holds_on`]) do nothing more and wait for the client to close it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Misbehaviour {
-    /// Accepts and says nothing.
+    /// Accepts and sends nothing.
     Silence,
-    /// Closes as soon as it has accepted.
+    /// Closes right after it accepted.
     CloseAfterConnect,
-    /// Lines of text forever, and never a banner (RFC 4253 section 4.2 allows lines, not how many).
+    /// Lines of text forever, and never a banner (RFC 4253 section 4.2 allows lines, without a limit).
     EndlessLines,
     /// 1 MiB of lines, then a proper banner and silence.
     MebibyteOfLines,
     /// A banner of 1 MiB without an end.
     BannerWithoutEnd,
-    /// A banner without an end, one byte at a time: every read makes progress, the whole never does.
+    /// A banner without an end, one byte at a time: every read makes progress, but the banner never ends.
     SlowBanner,
     /// A banner with a NUL byte in it, which RFC 4253 section 4.2 forbids.
     BannerWithNul,
@@ -36,21 +36,21 @@ pub enum Misbehaviour {
     OldVersion,
     /// 64 KiB of binary noise instead of a banner.
     BinaryGarbage,
-    /// Closes behind its banner.
+    /// Closes after its banner.
     CloseAfterBanner,
-    /// A packet that claims 4 GiB.
+    /// A packet with a length field of 4 GiB.
     HugePacket,
-    /// A packet that claims four bytes more than OpenSSH's limit of 256 KiB: a whole number of blocks.
+    /// A packet with a length field of four bytes more than OpenSSH's limit of 256 KiB: a whole number of blocks.
     SlightlyTooLongPacket,
     /// A packet of length zero.
     EmptyPacket,
-    /// A packet whose length is not a whole number of blocks.
+    /// A packet with a length that is not a whole number of blocks.
     UnalignedPacket,
-    /// More padding than packet.
+    /// More padding than the packet's length.
     PaddingBeyondPacket,
-    /// Less than the four bytes of padding that RFC 4253 section 6 demands.
+    /// Less than the four bytes of padding that RFC 4253 section 6 requires.
     TooLittlePadding,
-    /// A packet of padding alone: no message number.
+    /// A packet that only has padding, without a message number.
     PacketWithoutMessage,
     /// Half of a KEXINIT, then the end of the stream.
     TruncatedPacket,
@@ -58,7 +58,7 @@ pub enum Misbehaviour {
     RepeatedKexInit,
     /// A KEXINIT that ends in the middle of a list.
     TruncatedKexInit,
-    /// A KEXINIT with a list that claims 4 GiB.
+    /// A KEXINIT with a list whose length field is 4 GiB.
     HugeNameList,
     /// A KEXINIT of 10,000 unknown names.
     ManyNames,
@@ -66,22 +66,22 @@ pub enum Misbehaviour {
     EmptyNameLists,
     /// A KEXINIT with commas without names, control characters and bytes that are not ASCII.
     MalformedNames,
-    /// No method of key exchange in common.
+    /// No common method of key exchange.
     NoCommonKex,
     NoCommonCipher,
     /// Offers `none` as its only cipher.
     CipherNone,
-    /// Announces a guessed packet that the client must ignore, and sends none.
+    /// Announces a guessed packet that the client must ignore, but sends none.
     MissingGuess,
-    /// Closes behind its KEXINIT.
+    /// Closes after its KEXINIT.
     CloseAfterKexInit,
     /// Disconnects in the key exchange, with a description of 30 KiB of terminal escape sequences.
     DisconnectWithEscapes,
     /// IGNORE messages forever instead of an answer.
     EndlessIgnore,
-    /// Declares the login a success before any key exchange.
+    /// Reports a successful log-in before any key exchange.
     SuccessBeforeKeyExchange,
-    /// Declares the login a success after its KEXINIT.
+    /// Reports a successful log-in after its KEXINIT.
     SuccessInKeyExchange,
     /// NEWKEYS instead of its part of the key exchange.
     NewKeysTooEarly,
@@ -99,28 +99,29 @@ pub enum Misbehaviour {
     ShortShare,
     /// See [`KexFault::TruncatedReply`].
     TruncatedReply,
-    /// An IGNORE between the reply and NEWKEYS, which strict key exchange forbids: the first half of the Terrapin attack.
+    /// An IGNORE between the reply and NEWKEYS, which strict key exchange forbids: the first half of the Terrapin
+    /// attack.
     IgnoreBeforeNewKeys,
-    /// Closes behind the key exchange.
+    /// Closes after the key exchange.
     CloseAfterNewKeys,
     /// Noise instead of the first encrypted packet.
     NoiseAfterNewKeys,
-    /// An encrypted packet was lost on the way, and the next one is sent: the second half of the Terrapin attack.
+    /// Loses an encrypted packet on the way, and sends the next one: the second half of the Terrapin attack.
     LostFirstPacket,
-    /// Declares the login a success before it was asked for.
+    /// Reports a successful log-in before the client asked for one.
     SuccessUnasked,
-    /// Accepts another service than the one requested.
+    /// Accepts a service other than the requested one.
     AnotherService,
-    /// Refuses every login, forever, with a list of methods that the client has just used up.
+    /// Refuses every log-in, forever, with a list of methods that the client has just used up.
     EndlessAuthFailure,
     /// Asks for the answers to four thousand million prompts.
     ManyPrompts,
-    /// Closes in the middle of the login.
+    /// Closes in the middle of the log-in.
     CloseInAuthentication,
 }
 
 impl Misbehaviour {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: &[Misbehaviour] = &[
         Misbehaviour::Silence,
         Misbehaviour::CloseAfterConnect,
@@ -174,8 +175,8 @@ impl Misbehaviour {
         Misbehaviour::CloseInAuthentication,
     ];
 
-    /// Returns whether nothing but a time limit of the client's ends this connection, because what it has received so
-    /// far is legal (if strange) or shows its fault only in what never comes.
+    /// Returns true if only a time limit of the client's ends this connection, because the data that it has received so
+    /// far is legal (if strange), or because the fault is data that never comes.
     #[must_use]
     pub fn holds_on(self) -> bool {
         matches!(
@@ -192,9 +193,9 @@ impl Misbehaviour {
         )
     }
 
-    /// Plays it to one client, until the client closes the connection or the script is to close it.
+    /// Plays the script to one client, until the client closes the connection or the script does.
     pub(super) async fn play(self, mut wire: Wire) -> io::Result<()> {
-        // A client that has had enough resets the connection, and a write fails: that is how it should be.
+        // A client that gives up resets the connection, so that a write fails. That is correct behaviour.
         if self.act(&mut wire).await.is_ok() && !self.closes() {
             wire.until_closed().await;
         }
@@ -245,7 +246,8 @@ impl Misbehaviour {
             M::CloseAfterBanner => wire.exchange_banners(BANNER).await,
             M::HugePacket => after_banner(wire, &packet(u32::MAX, 4, &[number::IGNORE])).await,
             M::SlightlyTooLongPacket => {
-                // Eight bytes, the cipher block before encryption, past the limit; four of them are the length field.
+                // The limit plus eight bytes, which is the block size before encryption. Four of them are the length
+                // field.
                 let length = 256 * 1024 + 4;
                 after_banner(wire, &packet(length, 4, &[number::IGNORE])).await
             }
@@ -354,7 +356,7 @@ impl Misbehaviour {
                 after_init(wire, &init, &[disconnect]).await
             }
             M::EndlessIgnore => {
-                // A server from before strict key exchange, to which IGNORE is allowed here.
+                // A server from before strict key exchange, which may send IGNORE here.
                 after_init(wire, &KexInit::without_strict(), &[]).await?;
                 loop {
                     wire.send(Payload::message(number::IGNORE).string([0; 30_000]))
@@ -477,7 +479,7 @@ async fn in_authentication(wire: &mut Wire) -> io::Result<()> {
         .await
 }
 
-/// A plain packet that claims what it is told to; what is missing of the claimed length is zeros, up to a block's worth.
+/// Makes a plain packet with the given length fields. Missing bytes are filled with zeros, up to the size of a block.
 fn packet(length: u32, padding_length: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = length.to_be_bytes().to_vec();
     bytes.push(padding_length);
@@ -486,7 +488,7 @@ fn packet(length: u32, padding_length: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same noise each time (xorshift32), free of the bytes that could make a banner of it.
+/// Makes noise (xorshift32), the same each time, without bytes that could be part of a banner.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     std::iter::repeat_with(|| {

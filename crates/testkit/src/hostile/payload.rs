@@ -39,18 +39,18 @@ pub mod number {
     pub const CHANNEL_FAILURE: u8 = 100;
 }
 
-/// A message under construction, in the data types of RFC 4251 section 5. Nothing checks that it makes sense.
+/// A message under construction, in the data types of RFC 4251 section 5. Its content is not checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload(Vec<u8>);
 
 impl Payload {
-    /// A message that consists of its number so far.
+    /// Starts a message with its number.
     #[must_use]
     pub fn message(number: u8) -> Payload {
         Payload(vec![number])
     }
 
-    /// Nothing at all so far, not even a message number.
+    /// Starts an empty payload, without a message number.
     #[must_use]
     pub fn empty() -> Payload {
         Payload(Vec::new())
@@ -77,7 +77,7 @@ impl Payload {
     /// Appends a string, or a name-list, with its length in front.
     ///
     /// # Panics
-    /// When it is longer than 4 GiB, which its length cannot say.
+    /// When it is longer than 4 GiB, which does not fit in its length field.
     #[must_use]
     pub fn string(self, value: impl AsRef<[u8]>) -> Payload {
         let value = value.as_ref();
@@ -97,7 +97,7 @@ impl Payload {
         self.string(value)
     }
 
-    /// Appends bytes as they are.
+    /// Appends bytes unchanged.
     #[must_use]
     pub fn raw(mut self, bytes: &[u8]) -> Payload {
         self.0.extend_from_slice(bytes);
@@ -111,18 +111,18 @@ impl AsRef<[u8]> for Payload {
     }
 }
 
-/// Reads a received message field by field. Every method fails when the message has ended.
+/// Reads a received message field by field. Every method fails at the end of the message.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The fields behind the message number.
+    /// Starts after the message number.
     #[must_use]
     pub fn parse(payload: &'a [u8]) -> Fields<'a> {
         Fields(payload.get(1..).unwrap_or_default())
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     ///
     /// # Errors
     /// `InvalidData` at the end of the message, as in the methods below.
@@ -130,7 +130,7 @@ impl<'a> Fields<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// The next boolean.
+    /// Reads the next boolean.
     ///
     /// # Errors
     /// At the end of the message.
@@ -138,7 +138,7 @@ impl<'a> Fields<'a> {
         Ok(self.byte()? != 0)
     }
 
-    /// The next uint32.
+    /// Reads the next uint32.
     ///
     /// # Errors
     /// At the end of the message.
@@ -147,7 +147,7 @@ impl<'a> Fields<'a> {
         Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// The next string.
+    /// Reads the next string.
     ///
     /// # Errors
     /// At the end of the message.
@@ -156,7 +156,7 @@ impl<'a> Fields<'a> {
         self.take(length as usize)
     }
 
-    /// The next string as text, with replacement characters for what is not UTF-8.
+    /// Reads the next string as text, with replacement characters for invalid UTF-8.
     ///
     /// # Errors
     /// At the end of the message.
@@ -164,7 +164,7 @@ impl<'a> Fields<'a> {
         Ok(String::from_utf8_lossy(self.string()?).into_owned())
     }
 
-    /// The next so many bytes.
+    /// Reads the next `length` bytes.
     ///
     /// # Errors
     /// At the end of the message.

@@ -1,4 +1,4 @@
-//! A server that plays a script to each client.
+//! A server that runs a script for each client.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,10 +25,10 @@ use crate::Error;
 use crate::background::Background;
 use crate::log::PATIENCE;
 
-/// A server on loopback that plays the same script to each client that connects.
+/// A server on loopback that runs the same script for each client that connects.
 ///
-/// A script is an async function of the connection's [`Wire`]. When it returns, the connection is closed; what it
-/// returned, or that it panicked, waits in [`RawServer::outcome`], so a script can hold the test's assertions.
+/// A script is an async function of the connection's [`Wire`]. When it returns, the connection is closed. Its result,
+/// or its panic, is available from [`RawServer::outcome`], so a script can contain the test's assertions.
 #[derive(Debug)]
 pub struct RawServer {
     identity: Identity,
@@ -46,7 +46,7 @@ impl Deref for RawServer {
 }
 
 impl RawServer {
-    /// Plays `script` from the moment a client has connected: not even a banner has been sent.
+    /// Runs `script` as soon as a client has connected. Not even a banner has been sent then.
     ///
     /// # Errors
     /// When no port is free, or ssh-keygen, which makes a key for the client, is missing.
@@ -80,7 +80,7 @@ impl RawServer {
         })
     }
 
-    /// Plays `script` after a well-behaved key exchange. What comes next is the client's SERVICE_REQUEST.
+    /// Runs `script` after a correct key exchange. The client's next message is SERVICE_REQUEST.
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -92,7 +92,7 @@ impl RawServer {
         RawServer::script_after(KeyExchange::default(), script)
     }
 
-    /// Plays `script` after this key exchange.
+    /// Runs `script` after this key exchange.
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -113,7 +113,7 @@ impl RawServer {
         })
     }
 
-    /// Misbehaves in one of the ways known to the kit.
+    /// Runs one of the kit's [`Misbehaviour`]s.
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -121,7 +121,7 @@ impl RawServer {
         RawServer::from_connect(move |wire| misbehaviour.play(wire))
     }
 
-    /// Misbehaves in one of the ways known to the kit, in the middle of a session.
+    /// Runs one of the kit's [`SessionMisbehaviour`]s, in the middle of a session.
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -129,7 +129,7 @@ impl RawServer {
         RawServer::script(move |wire| misbehaviour.play(wire))
     }
 
-    /// Is odd in one of the ways known to the kit, and introduces itself with `banner`. Each command that it runs is in
+    /// Runs one of the kit's [`Oddity`]s, with the identification `banner`. Each command that it runs is in
     /// [`RawServer::executed_commands`].
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl RawServer {
         Ok(server)
     }
 
-    /// The commands that an [odd](RawServer::odd) server has run, in order.
+    /// Returns the commands that an [odd](RawServer::odd) server has run, in order.
     pub fn executed_commands(&self) -> Vec<String> {
         self.executed
             .lock()
@@ -162,7 +162,7 @@ impl RawServer {
             .clone()
     }
 
-    /// Says what steers a terminal, in one of the places where a server has words.
+    /// Sends control sequences for a terminal, in one of the texts that a server sends.
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -175,7 +175,7 @@ impl RawServer {
         self.outcomes.lock().connections
     }
 
-    /// Waits for the next connection's script to end and returns how it did; each outcome is told once.
+    /// Waits for the next connection's script to end, and returns its outcome. Each outcome is returned once.
     ///
     /// # Errors
     /// [`Error::Script`] when the script failed (the client did something else than it expected) or panicked;
@@ -183,7 +183,7 @@ impl RawServer {
     pub async fn outcome(&self) -> Result<(), Error> {
         let started = Instant::now();
         loop {
-            // Asked for before the check, so that an outcome in between is not missed.
+            // Requested before the check, so that an outcome in between is not missed.
             let told = self.outcomes.told.notified();
             if let Some(outcome) = self.outcomes.lock().ended.pop_front() {
                 return outcome.map_err(Error::Script);
@@ -233,13 +233,13 @@ async fn accept_loop<S, F>(
             tokio::task::yield_now().await;
             continue;
         };
-        // Without it some scripts are slow, none wrong.
+        // Without this some scripts are slow, but none is wrong.
         let _ = stream.set_nodelay(true);
         outcomes.lock().connections += 1;
         let wire = Wire::new(stream, Arc::clone(&host_key));
         let (script, outcomes) = (Arc::clone(&script), Arc::clone(&outcomes));
         tokio::spawn(async move {
-            // A task of its own, so that a panic is an outcome too.
+            // A separate task, so that a panic is an outcome too.
             let outcome = match tokio::spawn(async move { script(wire).await }).await {
                 Ok(outcome) => outcome.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),

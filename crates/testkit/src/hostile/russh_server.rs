@@ -1,4 +1,4 @@
-//! A server on russh whose commands do strange but legal things.
+//! A server on russh with commands that do strange but legal things.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,14 +20,14 @@ use super::identity::Identity;
 use crate::background::Background;
 use crate::{Error, KeyPair, KeyType};
 
-/// A complete server on another implementation (russh), whose commands do strange but legal things.
+/// A complete server on another implementation (russh), with commands that do strange but legal things.
 ///
 /// Nothing runs on the machine: a session's command is one of these words.
 ///
-/// | command | what the session does |
+/// | command | the session's behaviour |
 /// |---|---|
 /// | `echo WORDS` | prints the words and a newline, exits 0 |
-/// | `cat` (also a shell, and the subsystem `cat`) | prints what it reads until the end, exits 0 |
+/// | `cat` (also a shell, and the subsystem `cat`) | prints its input until the end, exits 0 |
 /// | `exit N` | exits N |
 /// | `signal NAME` | ends by a signal (`TERM`, `SEGV`, …), with a message |
 /// | `flood N` | prints N bytes as fast as the window lets it, exits 0 |
@@ -39,10 +39,10 @@ use crate::{Error, KeyPair, KeyType};
 /// | `mute` | never answers the request |
 /// | `hangup` | disconnects the whole connection |
 ///
-/// Other commands exit 127. `direct-tcpip` channels are connected through to where they ask. Window updates are
-/// russh's: credit returns on receipt, and a session that stops reading (`deaf`) holds up the whole connection
-/// after a hundred messages. What russh will not send (data behind an EOF or a CLOSE, say) is
-/// [`RawServer`](super::RawServer)'s business.
+/// Other commands exit 127. `direct-tcpip` channels are connected to the address that they ask for. Window updates are
+/// russh's: credit returns on receipt, and a session that stops reading (`deaf`) blocks the whole connection after a
+/// hundred messages. For data that russh will not send (for example after an EOF or a CLOSE), use
+/// [`RawServer`](super::RawServer).
 #[derive(Debug)]
 pub struct RusshServer {
     identity: Identity,
@@ -66,7 +66,7 @@ impl Deref for RusshServer {
 }
 
 impl RusshServer {
-    /// A server that accepts any key or password.
+    /// Starts a server that accepts any key or password.
     ///
     /// # Errors
     /// As [`RusshServerBuilder::start`].
@@ -74,7 +74,7 @@ impl RusshServer {
         RusshServer::builder().start()
     }
 
-    /// Everything that can be chosen.
+    /// Returns a builder for a server with other settings.
     pub fn builder() -> RusshServerBuilder {
         RusshServerBuilder::default()
     }
@@ -95,7 +95,7 @@ impl RusshServer {
     }
 }
 
-/// One step of a login.
+/// One step of a log-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AuthStep {
@@ -111,7 +111,7 @@ pub enum AuthStep {
 pub struct Question {
     /// The text shown to the user.
     pub prompt: String,
-    /// Whether the answer may be seen.
+    /// True if the answer may be shown while it is typed.
     pub echo: bool,
     /// The right answer.
     pub answer: String,
@@ -140,50 +140,52 @@ pub struct RusshServerBuilder {
 }
 
 impl RusshServerBuilder {
-    /// The steps of a login, in order: each success but the last is a partial one (RFC 4252 section 5.1). Without
-    /// any, every key and every password is enough.
+    /// Sets the steps of a log-in, in order. Each success but the last is a partial one (RFC 4252 section 5.1). Without
+    /// any steps, every key and every password is enough.
     #[must_use]
     pub fn auth_steps(mut self, steps: impl IntoIterator<Item = AuthStep>) -> RusshServerBuilder {
         self.steps = steps.into_iter().collect();
         self
     }
 
-    /// A text that is shown before the login (RFC 4252 section 5.4).
+    /// Sets a text that is shown before the log-in (RFC 4252 section 5.4).
     #[must_use]
     pub fn auth_banner(mut self, text: &str) -> RusshServerBuilder {
         self.banner = Some(text.to_owned());
         self
     }
 
-    /// Exchanges keys anew after so many bytes in either direction, at most 1 GiB.
+    /// Exchanges keys again after this many bytes in either direction, at most 1 GiB.
     #[must_use]
     pub fn rekey_after(mut self, bytes: usize) -> RusshServerBuilder {
         self.rekey_after = Some(bytes);
         self
     }
 
-    /// Refuses sessions beyond so many open ones on a connection, with ADMINISTRATIVELY_PROHIBITED; 0 refuses all.
+    /// Sets the maximum number of open sessions on a connection. Further ones are refused with
+    /// ADMINISTRATIVELY_PROHIBITED; 0 refuses all.
     #[must_use]
     pub fn max_sessions(mut self, sessions: usize) -> RusshServerBuilder {
         self.max_sessions = Some(sessions);
         self
     }
 
-    /// Waits so long before it answers the opening of a channel or a request to run something.
+    /// Sets the delay before it answers when a channel is opened or a program is requested.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> RusshServerBuilder {
         self.delay = delay;
         self
     }
 
-    /// The window of the client's channels, in bytes; 2 MiB by default.
+    /// Sets the window of the client's channels, in bytes; 2 MiB by default.
     #[must_use]
     pub fn window(mut self, bytes: u32) -> RusshServerBuilder {
         self.window = Some(bytes);
         self
     }
 
-    /// The largest packet the client may send on a channel, in bytes; 32 KiB by default, 65,535 at most.
+    /// Sets the size of the largest packet that the client may send on a channel, in bytes; 32 KiB by default, 65,535
+    /// at most.
     #[must_use]
     pub fn max_packet(mut self, bytes: u32) -> RusshServerBuilder {
         self.max_packet = Some(bytes);
@@ -219,7 +221,7 @@ impl RusshServerBuilder {
         Ok(Config {
             keys: vec![key],
             methods: MethodSet::from(&self.methods_at(0)[..]),
-            // A test's server has no guesses to slow down.
+            // In a test there is no need to slow down guesses.
             auth_rejection_time: Duration::ZERO,
             inactivity_timeout: None,
             limits: Limits::new(limit, limit, Duration::from_secs(3600)),
@@ -233,7 +235,7 @@ impl RusshServerBuilder {
         })
     }
 
-    /// The methods that can continue a login of which so many steps are done.
+    /// Returns the methods that can continue a log-in after this many steps.
     fn methods_at(&self, done: usize) -> Vec<MethodKind> {
         match self.steps.get(done) {
             Some(step) => vec![step.method()],
@@ -257,7 +259,7 @@ async fn accept_loop(
             tokio::task::yield_now().await;
             continue;
         };
-        // Without it the server is slow, not wrong.
+        // Without this the server is slow, but not wrong.
         let _ = stream.set_nodelay(true);
         counts.connections.fetch_add(1, Ordering::SeqCst);
         let peer = Peer {
@@ -270,7 +272,7 @@ async fn accept_loop(
         };
         let config = Arc::clone(&config);
         tokio::spawn(async move {
-            // How a connection ends is the client's affair; the test sees it there.
+            // The test sees the end of the connection on the client's side.
             if let Ok(session) = run_stream(config, stream, peer).await {
                 let _ = session.await;
             }
@@ -284,14 +286,14 @@ struct Peer {
     counts: Arc<Counts>,
     steps_done: usize,
     rounds_done: usize,
-    /// Sessions open on this connection.
+    /// The number of open sessions on this connection.
     open: Arc<AtomicUsize>,
-    /// Channels on which nothing runs yet.
+    /// Channels without a running command.
     waiting: HashMap<ChannelId, Channel<Msg>>,
 }
 
 impl Peer {
-    /// The answer to a step that was tried with this method, and passed or not.
+    /// Returns the answer to an attempt at a step with this method.
     fn step(&mut self, method: MethodKind, passed: bool) -> Auth {
         let steps = &self.behaviour.steps;
         if steps.is_empty() && method != MethodKind::None {
@@ -318,7 +320,7 @@ impl Peer {
         self.behaviour.steps.get(self.steps_done)
     }
 
-    /// Checks the answers to the last round, if there was one, and asks the next.
+    /// Checks the answers to the last round, if there was one, and asks the next questions.
     fn interact(&mut self, response: Option<Response<'_>>) -> Auth {
         let Some(AuthStep::KeyboardInteractive(rounds)) = self.current_step().cloned() else {
             return self.step(MethodKind::KeyboardInteractive, false);
@@ -347,7 +349,7 @@ impl Peer {
         }
     }
 
-    /// Runs a command on a channel that waits for one.
+    /// Runs a command on a channel that is waiting for one.
     fn run(&mut self, id: ChannelId, command: &str, session: &mut Session) -> Result<(), russh::Error> {
         let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
         match word {
@@ -366,7 +368,7 @@ impl Peer {
         let (word, rest, delay) = (word.to_owned(), rest.to_owned(), self.behaviour.delay);
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
-            // Fails when the client is gone, and then there is nobody to tell.
+            // This fails only if the client is gone, and then there is nobody to report to.
             let _ = run.command(&word, &rest).await;
         });
         Ok(())
@@ -461,7 +463,7 @@ impl Handler for Peer {
                 return reply.reject(ChannelOpenFailure::ConnectFailed).await;
             };
             reply.accept().await;
-            // Either side's end, however it comes, is passed on by dropping both.
+            // Dropping both ends passes on the end of either side.
             let _ = tokio::io::copy_bidirectional(&mut channel.into_stream(), &mut target).await;
         });
         Ok(())
@@ -508,7 +510,7 @@ impl Handler for Peer {
     }
 }
 
-/// One command under way. Ends the session's place in the count when dropped.
+/// One running command. Dropping it lowers the count of sessions.
 struct Run {
     channel: Channel<Msg>,
     handle: Handle,

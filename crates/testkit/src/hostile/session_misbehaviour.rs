@@ -8,11 +8,11 @@ use super::wire::{Session, Wire};
 /// A channel number that no client uses for its first few channels.
 const NOWHERE: u32 = 0x0bad_cafe;
 
-/// A way to break the connection protocol (RFC 4254) in the middle of a session, after a proper login.
+/// A way to break the connection protocol (RFC 4254) in the middle of a session, after a correct log-in.
 ///
-/// The client has opened a session and asked for a command. The server breaks a rule and then, as if nothing were wrong,
-/// reports status 0 and closes the channel. A client either disconnects ([`SessionMisbehaviour::is_fatal`]
-/// says where it has to, and where OpenSSH's does) or lets it pass; it never hangs, and never grows without bound.
+/// The client has opened a session and requested a command. The server breaks a rule, and then reports status 0 and
+/// closes the channel, as if nothing were wrong. A client either disconnects ([`SessionMisbehaviour::is_fatal`] is true
+/// if it has to, and if OpenSSH's client does) or ignores it. It must not hang, and its memory must stay bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SessionMisbehaviour {
@@ -22,7 +22,7 @@ pub enum SessionMisbehaviour {
     WindowOverrun,
     /// More data on standard error than the window allows.
     ExtendedWindowOverrun,
-    /// More data in one packet than the client's maximum packet size allows.
+    /// More data in one packet than the client's maximum packet size.
     OversizedData,
     /// Window credit beyond 2^32 - 1 bytes (RFC 4254 section 5.2).
     WindowOverflow,
@@ -30,9 +30,9 @@ pub enum SessionMisbehaviour {
     AdjustOnUnknownChannel,
     /// A data message that ends within the channel number.
     TruncatedData,
-    /// A data message whose string claims 4 GiB.
+    /// A data message with a string whose length field is 4 GiB.
     DataBeyondPacket,
-    /// Message numbers that nobody has defined, of every range of RFC 4250 section 4.1.2.
+    /// Undefined message numbers, of every range of RFC 4250 section 4.1.2.
     UnknownMessage,
     /// A success that answers no global request.
     UnaskedGlobalSuccess,
@@ -40,36 +40,36 @@ pub enum SessionMisbehaviour {
     UnaskedChannelSuccess,
     /// A second confirmation of the channel.
     SecondConfirmation,
-    /// The confirmation of a channel that nobody asked for.
+    /// A confirmation of a channel that nobody asked for.
     ConfirmationOfNothing,
-    /// The refusal of the channel that is open.
+    /// A refusal of the channel that is open.
     FailureOfOpenChannel,
-    /// A second success of the login.
+    /// A second success of the log-in.
     SecondAuthSuccess,
     /// The server asks the client to run a command.
     ServerOpensSession,
     /// The server opens a forwarded connection that nobody asked for.
     UnaskedForward,
-    /// The server opens an agent channel without having been given an agent.
+    /// The server opens an agent channel although no agent was forwarded.
     UnaskedAgent,
     /// An exit status of two bytes.
     TruncatedExitStatus,
-    /// A channel request with an answer wanted and a name of 200 KiB.
+    /// A channel request that wants an answer, with a name of 200 KiB.
     HugeRequestName,
-    /// Data behind EOF.
+    /// Data after EOF.
     DataAfterEof,
-    /// Data behind CLOSE.
+    /// Data after CLOSE.
     DataAfterClose,
     /// CLOSE twice.
     SecondClose,
     /// Ten thousand global requests that want an answer.
     FloodOfRequests,
-    /// Ten thousand empty data messages, which cost the sender no window.
+    /// Ten thousand empty data messages, which use up no window.
     FloodOfEmptyData,
 }
 
 impl SessionMisbehaviour {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: &[SessionMisbehaviour] = &[
         SessionMisbehaviour::DataOnUnknownChannel,
         SessionMisbehaviour::WindowOverrun,
@@ -98,10 +98,10 @@ impl SessionMisbehaviour {
         SessionMisbehaviour::FloodOfEmptyData,
     ];
 
-    /// Returns whether OpenSSH's client disconnects over it, and any client should: the two sides no longer agree on
-    /// which channels exist, or a message makes no sense at all. The overruns are not among them: all of the data comes
-    /// at once, but a client that consumes while it receives has granted more window by the time it counts. One that
-    /// does not consume has to disconnect, or to drop what it did not allow.
+    /// Returns true if OpenSSH's client disconnects because of it, and any client should: the two sides no longer agree
+    /// on which channels exist, or a message makes no sense at all. This does not include the overruns: all of the data
+    /// comes at once, but a client that consumes it while it receives has granted more window by the time it counts.
+    /// Other clients have to disconnect, or to drop the data beyond the window.
     #[must_use]
     pub fn is_fatal(self) -> bool {
         use SessionMisbehaviour as M;
@@ -118,9 +118,9 @@ impl SessionMisbehaviour {
         )
     }
 
-    /// Logs the client in, gives it its session, and breaks the rule.
+    /// Logs the client in, opens its session, and breaks the rule.
     pub(super) async fn play(self, mut wire: Wire) -> io::Result<()> {
-        // A client that has had enough resets the connection, and a write fails: that is how it should be.
+        // A client that gives up resets the connection, so that a write fails. That is correct behaviour.
         if self.act(&mut wire).await.is_ok() {
             wire.until_closed().await;
         }
@@ -156,8 +156,8 @@ impl SessionMisbehaviour {
         use SessionMisbehaviour as M;
         let channel = session.client_channel;
         let too_much = session.window as usize + 1;
-        // What a client grants for a packet leaves no more than this for data (RFC 4254 section 5.1), and OpenSSH's own
-        // limit for a whole packet is 256 KiB.
+        // The packet size that a client grants leaves at most this much for data (RFC 4254 section 5.1), and OpenSSH's
+        // own limit for a whole packet is 256 KiB.
         let packet = (session.max_packet as usize).clamp(1, 128 * 1024);
         let open = |kind: &str| {
             Payload::message(number::CHANNEL_OPEN)

@@ -1,4 +1,4 @@
-//! Every text of a server that a client shows, filled with control sequences.
+//! Every text from a server that a client displays, filled with control sequences.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use super::key_exchange::{KexInit, KeyExchange};
 use super::payload::{Fields, Payload, number};
 use super::wire::{BANNER, Session, Wire};
 
-/// Every place in which a server has words that a client shows. A terminal that is given them as they come is the server's:
-/// it sets its title, moves its cursor, turns text around.
+/// Every place where a server sends text that a client displays. If it is sent to the terminal unchanged, the server
+/// controls the terminal: it can set the title, move the cursor, and turn text around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Steering {
@@ -15,17 +15,17 @@ pub enum Steering {
     Greeting,
     /// An identification of another version of the protocol.
     OldIdentification,
-    /// The comment of the identification, and a log-in that works.
+    /// The comment of the identification, before a log-in that succeeds.
     Identification,
-    /// Key exchange methods, none of which the client has.
+    /// Only key exchange methods that the client does not have.
     KexNames,
-    /// Ciphers, none of which the client has.
+    /// Only ciphers that the client does not have.
     CipherNames,
     /// SSH_MSG_DISCONNECT in the middle of the key exchange.
     DisconnectInKeyExchange,
-    /// The name of the service that is accepted.
+    /// The name of the accepted service.
     Service,
-    /// SSH_MSG_DEBUG, and SSH_MSG_USERAUTH_BANNER before a log-in that works.
+    /// SSH_MSG_DEBUG, and SSH_MSG_USERAUTH_BANNER before a log-in that succeeds.
     Banner,
     /// The methods that a log-in can continue with.
     Methods,
@@ -37,23 +37,23 @@ pub enum Steering {
     ExitSignal,
     /// SSH_MSG_DISCONNECT while the command runs.
     Disconnect,
-    /// Text where SFTP should begin.
+    /// Text in place of the start of SFTP.
     SftpText,
-    /// The words of an SFTP status.
+    /// The message of an SFTP status.
     SftpStatus,
     /// The subsystem's standard error before it ends.
     SftpStderr,
 }
 
-/// A server's text there, with bytes of every kind: ESC sequences, C1 controls in UTF-8 and alone, DEL, a line's end,
-/// the bidirectional override of "Trojan Source", and the word that tells it apart.
+/// The server's text, with bytes of every kind: ESC sequences, C1 controls in UTF-8 and as single bytes, DEL, line
+/// ends, the bidirectional override of "Trojan Source", and the word that identifies it.
 const WORDS: &[u8] = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b\x7f\r\x08\0\xe2\x80\xae steered \xff";
 
-/// The same where only US-ASCII is a name.
+/// The same, for names, which can only have US-ASCII.
 const NAME: &str = "\x1b]0;owned\x07\x1b[2J\x7f\r\x08steered";
 
 impl Steering {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: &[Steering] = &[
         Steering::Greeting,
         Steering::OldIdentification,
@@ -73,19 +73,19 @@ impl Steering {
         Steering::SftpStderr,
     ];
 
-    /// Part of what the server says, which a client that shows any of it shows.
+    /// A part of the server's text, which is in the output of any client that displays some of it.
     pub const WORD: &str = "steered";
 
-    /// Returns whether the words come only when something is copied.
+    /// Returns true if the text is only sent when something is copied.
     #[must_use]
     pub fn is_about_files(self) -> bool {
         use Steering as S;
         matches!(self, S::SftpText | S::SftpStatus | S::SftpStderr)
     }
 
-    /// Plays it to one client, once.
+    /// Sends the text to one client, once.
     pub(super) async fn play(self, mut wire: Wire) -> io::Result<()> {
-        // A client that has had enough resets the connection, and a write fails: that is how it should be.
+        // A client that gives up resets the connection, so that a write fails. That is correct behaviour.
         if self.act(&mut wire).await.is_ok() {
             wire.finish().await?;
             wire.until_closed().await;
@@ -103,7 +103,8 @@ impl Steering {
             S::KexNames | S::CipherNames | S::DisconnectInKeyExchange => {
                 wire.exchange_banners(BANNER).await?;
             }
-            // Nothing comes ahead of an answer that such a server has not given, and no session that nobody asked for.
+            // To such a server, the client sends nothing ahead of an answer, and opens no session that nobody asked
+            // for.
             _ => wire.exchange_banners("SSH-2.0-other_1.0").await?,
         }
         let mut init = KexInit::default();
@@ -174,7 +175,7 @@ impl Steering {
         }
     }
 
-    /// The session, once its command was accepted.
+    /// Plays the session after its command was accepted.
     async fn run(self, wire: &mut Wire, session: &Session) -> io::Result<()> {
         use Steering as S;
         let channel = session.client_channel;
@@ -190,9 +191,9 @@ impl Steering {
                 let stderr = Payload::message(number::CHANNEL_EXTENDED_DATA).uint32(channel);
                 wire.send(stderr.uint32(1).string(WORDS)).await?;
             }
-            // A command does not serve SFTP.
+            // A command does not use SFTP.
             S::SftpStatus if session.request == "subsystem" => {
-                // SSH_FXP_VERSION 3, without extensions; then a failure for whatever is asked.
+                // SSH_FXP_VERSION 3, without extensions; then a failure for every request.
                 wire.send(data(&[0, 0, 0, 5, 2, 0, 0, 0, 3])).await?;
                 loop {
                     let message = wire.expect(number::CHANNEL_DATA).await?;
@@ -204,7 +205,7 @@ impl Steering {
                             break;
                         };
                         packets = after;
-                        // SSH_FXP_INIT has no number.
+                        // SSH_FXP_INIT has no request number.
                         if let [kind, a, b, c, d, ..] = packet
                             && *kind != 1
                         {

@@ -12,22 +12,22 @@ use tokio::net::TcpStream;
 use super::encryption::{Gcm, TAG_LEN};
 use super::payload::{Fields, Payload, number};
 
-/// The server's identification unless a script sets another: an OpenSSH that clients know to be capable.
+/// The server's identification, unless a script sets another: an OpenSSH version that clients know as capable.
 pub(super) const BANNER: &str = "SSH-2.0-OpenSSH_9.2p1 testkit";
 
-/// The longest packet taken from a client (OpenSSH's PACKET_MAX_SIZE).
+/// The longest packet that is accepted from a client (OpenSSH's PACKET_MAX_SIZE).
 const PACKET_LIMIT: usize = 256 * 1024;
 
-/// The window granted to the client's sessions, as sshd does.
+/// The window that is granted to the client's sessions, as in sshd.
 const WINDOW: u32 = 2 * 1024 * 1024;
 
 /// The largest packet that the client may send on a channel, as in sshd.
 const MAX_PACKET: u32 = 32 * 1024;
 
-/// The server's end of one connection, for a script to play on: raw bytes, packets, or whole stages of the protocol.
+/// The server's end of one connection, for scripts: raw bytes, packets, or whole stages of the protocol.
 ///
-/// The stages (`exchange_banners`, `exchange_keys`, `authenticate`, `open_session`) are the well-behaved parts, to be
-/// used as far as a script wants its client to come. Packets are plain before the key exchange and encrypted after it.
+/// The stages (`exchange_banners`, `exchange_keys`, `authenticate`, `open_session`) behave correctly, and bring the
+/// client as far as a script needs it. Packets are plain before the key exchange and encrypted after it.
 pub struct Wire {
     pub(super) stream: BufReader<TcpStream>,
     pub(super) host_key: Arc<Ed25519KeyPair>,
@@ -37,23 +37,24 @@ pub struct Wire {
     pub(super) client_banner: Vec<u8>,
     pub(super) session_id: Option<Vec<u8>>,
     pub(super) strict: bool,
-    /// Packets received since the count was last reset: the sequence number of the next one (RFC 4253 section 6.4).
+    /// The number of packets received since the count was last reset: the sequence number of the next one (RFC 4253
+    /// section 6.4).
     pub(super) next_sequence: u32,
     /// Messages that arrived while another was awaited, in order.
     pub(super) backlog: VecDeque<Vec<u8>>,
     channels: u32,
 }
 
-/// A session channel that the client has opened, and what it runs there.
+/// A session channel that the client has opened, and the program that it requested there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// The client's number for the channel: what the server's messages name.
+    /// The client's number of the channel, used in the server's messages.
     pub client_channel: u32,
-    /// The server's number for it: what the client's messages name.
+    /// The server's number of the channel, used in the client's messages.
     pub server_channel: u32,
     /// The window that the client granted, in bytes.
     pub window: u32,
-    /// The largest packet that the client takes, in bytes of data.
+    /// The largest packet that the client accepts, in bytes of data.
     pub max_packet: u32,
     /// `exec`, `shell` or `subsystem`.
     pub request: String,
@@ -98,11 +99,11 @@ impl Wire {
         Ok(())
     }
 
-    /// Lets the client log in, whatever it offers: `none` is refused (so that it shows a method), a key without signature
-    /// is asked for one, and everything else succeeds unchecked. Returns the user's name.
+    /// Lets the client log in, whatever it offers: `none` is refused (so that the client uses a method), for a key
+    /// without a signature one is requested, and everything else succeeds unchecked. Returns the user's name.
     ///
     /// # Errors
-    /// When the connection ends or the client sends something that does not belong there.
+    /// When the connection ends, or the client sends something unexpected.
     pub async fn authenticate(&mut self) -> io::Result<String> {
         let request = self.expect(number::SERVICE_REQUEST).await?;
         let service = Fields::parse(&request).text()?;
@@ -132,10 +133,10 @@ impl Wire {
         }
     }
 
-    /// Lets the client open a session and run something in it; requests in between (`env`, `pty-req`, …) succeed.
+    /// Lets the client open a session and run something in it. Requests in between (`env`, `pty-req`, …) succeed.
     ///
     /// # Errors
-    /// When the connection ends or the client sends something that does not belong there.
+    /// When the connection ends, or the client sends something unexpected.
     pub async fn open_session(&mut self) -> io::Result<Session> {
         let open = self.expect(number::CHANNEL_OPEN).await?;
         let mut fields = Fields::parse(&open);
@@ -178,13 +179,13 @@ impl Wire {
         }
     }
 
-    /// Reads until a message with this number, and returns it, number included.
+    /// Reads until a message with this number, and returns it, including the number.
     ///
-    /// IGNORE, DEBUG and EXT_INFO are passed over, global requests refused (OpenSSH sends `no-more-sessions` at any time),
-    /// window adjustments passed over unless asked for.
+    /// IGNORE, DEBUG and EXT_INFO are skipped, and global requests are refused (OpenSSH sends `no-more-sessions` at any
+    /// time). Window adjustments are skipped unless they are wanted.
     ///
     /// # Errors
-    /// When the connection ends, or another message comes; the error tells which, with a disconnect's reason.
+    /// When the connection ends, or another message comes. The error names it, and gives the reason of a disconnect.
     pub async fn expect(&mut self, wanted: u8) -> io::Result<Vec<u8>> {
         loop {
             let message = self.receive().await?;
@@ -204,10 +205,10 @@ impl Wire {
         }
     }
 
-    /// The next message, number included.
+    /// Returns the next message, including the number.
     ///
     /// # Errors
-    /// When the connection ends, or a packet is not well-formed or not authentic.
+    /// When the connection ends, or a packet is malformed or not authentic.
     pub async fn receive(&mut self) -> io::Result<Vec<u8>> {
         match self.backlog.pop_front() {
             Some(message) => Ok(message),
@@ -215,12 +216,12 @@ impl Wire {
         }
     }
 
-    /// Returns whether something has been received that was not looked at yet.
+    /// Returns true if data was received that was not read yet.
     pub fn has_more(&self) -> bool {
         !self.backlog.is_empty() || !self.stream.buffer().is_empty()
     }
 
-    /// The sequence number of the packet that was read last, as UNIMPLEMENTED quotes it (RFC 4253 section 11.4).
+    /// Returns the sequence number of the last packet read, as used in UNIMPLEMENTED (RFC 4253 section 11.4).
     pub fn last_sequence(&self) -> u32 {
         self.next_sequence.wrapping_sub(1)
     }
@@ -246,16 +247,16 @@ impl Wire {
         self.send_raw(&packets).await
     }
 
-    /// Encrypts a message and throws it away, as an attacker on the path would: the client never sees it, and the
-    /// server believes that it did.
+    /// Encrypts a message and discards it, as an attacker on the path could: the client never sees it, but the server
+    /// counts it as sent.
     ///
     /// # Errors
-    /// Never before four exabytes.
+    /// Not before four exabytes.
     pub fn lose(&mut self, payload: impl AsRef<[u8]>) -> io::Result<()> {
         self.seal(payload.as_ref()).map(drop)
     }
 
-    /// Sends bytes as they are, past packets and encryption.
+    /// Sends bytes unchanged, without packets or encryption.
     ///
     /// # Errors
     /// When the connection ends.
@@ -275,7 +276,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends no more (FIN), and continues receiving.
+    /// Sends no more (FIN), but continues to receive.
     ///
     /// # Errors
     /// When the connection has ended.
@@ -283,7 +284,7 @@ impl Wire {
         self.stream.get_mut().shutdown().await
     }
 
-    /// Reads and discards until the client closes the connection, however it does.
+    /// Reads and discards until the client closes or resets the connection.
     pub async fn until_closed(&mut self) {
         let mut scratch = vec![0; 16 * 1024];
         while matches!(self.stream.read(&mut scratch).await, Ok(1..)) {}
@@ -331,8 +332,8 @@ impl Wire {
     }
 }
 
-/// Padding length, payload and padding (RFC 4253 section 6). The length field counts towards the block only while it
-/// is encrypted with the rest, which with GCM it never is (RFC 5647 section 7.2).
+/// Returns the padding length, payload and padding (RFC 4253 section 6). The length field counts towards the block only
+/// if it is encrypted with the rest, which is never so with GCM (RFC 5647 section 7.2).
 fn frame(payload: &[u8], with_gcm: bool) -> Vec<u8> {
     let (block, counted) = if with_gcm { (16, 1) } else { (8, 5) };
     let mut padding = block - (counted + payload.len()) % block;
@@ -346,7 +347,7 @@ fn frame(payload: &[u8], with_gcm: bool) -> Vec<u8> {
     body
 }
 
-/// The error for a message that was not the one awaited; a disconnect's reason is part of it.
+/// Makes the error for an unexpected message. The reason of a disconnect is part of it.
 pub(super) fn not_the_one(wanted: u8, message: &[u8]) -> io::Error {
     let got = message.first().copied().unwrap_or(0);
     let mut fields = Fields::parse(message);

@@ -15,10 +15,10 @@ use super::pipe::{Item, Pipe};
 use super::precise_timer::PreciseTimer;
 use super::settings::{Direction, Ending, Settings, Shared};
 
-/// The most that is recorded of one direction of one connection, in bytes.
+/// The maximum that is recorded for one direction of one connection, in bytes.
 const RECORDING_LIMIT: usize = 64 * 1024 * 1024;
 
-/// One client's connection and the relay's own to the server.
+/// One client's connection, and the relay's own connection to the server.
 pub(super) struct Connection {
     index: usize,
     accepted: Instant,
@@ -76,7 +76,7 @@ impl Connection {
             Ending::Reset => sockets.for_each(reset_on_close),
             Ending::Fin => {
                 for socket in sockets.clone() {
-                    // Refused only by a socket that is closed already.
+                    // This fails only if the socket is already closed.
                     let _ = shutdown(socket, Shutdown::Write);
                 }
                 // Closing a socket with unread data would send RST: read until the peer closes too.
@@ -88,7 +88,7 @@ impl Connection {
         self.shared.update(|state| state.open -= 1);
     }
 
-    /// Passes bytes until both sides have finished sending. An error means that either side broke off.
+    /// Passes bytes until both sides have finished sending. An error means that one side was interrupted.
     async fn relay(&self, target: SocketAddr, server: &mut Option<TcpStream>) -> io::Result<()> {
         self.client.set_nodelay(true)?;
         let (to_server, to_client) = (Pipe::default(), Pipe::default());
@@ -101,8 +101,8 @@ impl Connection {
                 Duration::ZERO
             }
         };
-        // SYN and its answer take one round trip; only then does a client learn that it may send, and its ACK, with
-        // which the server accepts, takes another half.
+        // SYN and its answer take one round trip. Only then does a client know that it may send, and its ACK, on which
+        // the server accepts, takes another half.
         let established = self.accepted + round_trip;
         let seen_by_server = established + self.settings.borrow().to_server.delay;
         let simulated = !round_trip.is_zero();
@@ -123,7 +123,7 @@ impl Connection {
         tokio::try_join!(from_client, from_server).map(drop)
     }
 
-    /// Reads `source` into `pipe` until it ends, giving each chunk the time when it is due at the other end.
+    /// Reads `source` into `pipe` until it ends, and gives each chunk the time when it is due at the other end.
     async fn fill(
         &self,
         source: &TcpStream,
@@ -145,7 +145,7 @@ impl Connection {
             source.readable().await?;
             let link = settings.borrow().link(direction);
             if let (Some(rate), false) = (link.rate, narrowed) {
-                // What the kernel takes in for us is queued by the link as well.
+                // Data that the kernel accepts for us counts as queued by the link too.
                 let queue = usize::try_from(rate / 50)
                     .unwrap_or(CHUNK)
                     .clamp(16 * 1024, CHUNK);
@@ -173,7 +173,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is due in `pipe` to `sink`, until the end of the stream has been passed on.
+    /// Writes the data in `pipe` to `sink` when it is due, until the end of the stream has been passed on.
     async fn drain(&self, pipe: &Pipe, sink: &TcpStream, direction: Direction) -> io::Result<()> {
         let mut settings = self.settings.clone();
         let mut timer = PreciseTimer::default();
@@ -205,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Counts and records what has arrived, and damages it where the test said so.
+    /// Counts and records the data that has arrived, and corrupts it where the test requested it.
     fn note(&self, chunk: &mut [u8], direction: Direction, offset: u64) {
         self.shared.update(|state| {
             let traffic = state.direction(direction);
@@ -243,13 +243,13 @@ async fn wait_while_stalled(
         .map_err(|_| io::ErrorKind::ConnectionAborted.into())
 }
 
-/// Has the kernel send RST instead of FIN, and drop what is unsent, when the socket closes.
+/// Makes the kernel send RST instead of FIN, and drop unsent data, when the socket closes.
 fn reset_on_close(socket: &TcpStream) {
-    // Refused only by a socket that is gone.
+    // This fails only if the socket is gone.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-/// Reads until the peer has closed, keeping nothing.
+/// Reads and discards until the peer has closed.
 async fn discard(socket: &TcpStream) {
     let mut scratch = vec![0; 16 * 1024];
     while socket.readable().await.is_ok() {

@@ -1,17 +1,17 @@
-//! The arithmetic of a path: when bytes that arrive now come out at the other end.
+//! The arithmetic of a path: the time when bytes that arrive now leave at the other end.
 
 use std::time::{Duration, Instant};
 
-/// The most that one read takes, and thus the largest chunk that travels as one.
+/// The maximum size of one read, and so of the largest chunk.
 pub(super) const CHUNK: usize = 256 * 1024;
 
-/// A narrow link queues this much time's worth of data before it stops reading, like a router without bufferbloat.
+/// A narrow link queues data for this much time before it stops reading, like a router without bufferbloat.
 const BOTTLENECK_QUEUE: Duration = Duration::from_millis(20);
 
-/// The resolution at which a narrow link spreads data out: a chunk is at most this much of its time.
+/// The resolution with which a narrow link paces data: a chunk takes at most this much of its time.
 const PACING: Duration = Duration::from_millis(1);
 
-/// One Ethernet frame's worth of TCP: a narrow link's smallest chunk.
+/// The TCP data in one Ethernet frame: a narrow link's smallest chunk.
 const SEGMENT: usize = 1448;
 
 /// One direction of the path.
@@ -29,7 +29,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A line that carries nothing before `opened`.
+    /// Makes a line that carries nothing before `opened`.
     pub(super) fn from(opened: Instant) -> Line {
         Line {
             free_at: opened,
@@ -37,21 +37,20 @@ impl Line {
         }
     }
 
-    /// Returns the time at which the link will take more: once its queue is no longer than it may be. `None` for long
-    /// ago.
+    /// Returns the time when the link will take more data: when its queue is short enough. `None` means long ago.
     pub(super) fn takes_more_at(&self) -> Option<Instant> {
         self.free_at.checked_sub(BOTTLENECK_QUEUE)
     }
 
-    /// Returns the time at which a chunk that arrived at `arrived` comes out at the other end.
+    /// Returns the time when a chunk that arrived at `arrived` leaves at the other end.
     pub(super) fn due(&mut self, arrived: Instant, length: usize, link: Link) -> Instant {
         let carried = match link.rate {
-            // In nanoseconds, which overflow no u64 up to 2^64 / 10^9 bytes, 16 GiB, in one chunk.
+            // In nanoseconds, which do not overflow a u64 for chunks up to 2^64 / 10^9 bytes, 16 GiB.
             Some(rate) => Duration::from_nanos(length as u64 * 1_000_000_000 / rate),
             None => Duration::ZERO,
         };
         self.free_at = arrived.max(self.free_at) + carried;
-        // A delay that has been lowered must not let later bytes overtake earlier ones.
+        // When a delay was lowered, later bytes must not overtake earlier ones.
         self.last_due = self.last_due.max(self.free_at + link.delay);
         self.last_due
     }
@@ -60,7 +59,7 @@ impl Line {
 impl Link {
     pub(super) fn chunk_size(self) -> usize {
         match self.rate {
-            // At very low rates a whole segment would take longer than the queue is meant to be.
+            // At very low rates a whole segment would take longer than the intended length of the queue.
             Some(rate) => {
                 let at_least = usize::try_from(rate / 50).unwrap_or(SEGMENT).clamp(1, SEGMENT);
                 let paced = u128::from(rate) * PACING.as_nanos() / 1_000_000_000;

@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 use super::line::CHUNK;
 use super::settings::Ending;
 
-/// The limit of data that one direction of one connection holds back. Beyond it the relay stops reading, as a path
-/// would whose bandwidth × delay is that large: 1.3 GB/s over 100 ms.
+/// The maximum data in flight in one direction of one connection. Beyond it the relay stops reading, like a path with a
+/// bandwidth × delay of that size: 1.3 GB/s over 100 ms.
 const IN_FLIGHT_LIMIT: usize = 128 * 1024 * 1024;
 
-/// The data under way in one direction of one connection.
+/// The data in flight in one direction of one connection.
 #[derive(Default)]
 pub(super) struct Pipe {
     queue: Mutex<Queue>,
@@ -43,7 +43,7 @@ impl Pipe {
         let item = match item {
             Item::Data(mut chunk) => {
                 queue.bytes += chunk.len();
-                // A keystroke should not hold on to the room of a bulk chunk while it travels.
+                // A keystroke must not occupy the memory of a bulk chunk while it is in flight.
                 if chunk.len() < CHUNK / 4 {
                     let small = chunk.as_slice().into();
                     chunk.clear();

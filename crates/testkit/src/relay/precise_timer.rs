@@ -9,14 +9,14 @@ use rustix::time::{
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Sleeps to within some tens of microseconds. tokio's own timer counts whole milliseconds, which would add up to
-/// one millisecond in each direction of every round trip that a relay is to measure.
+/// Sleeps that are accurate to some tens of microseconds. tokio's own timer counts whole milliseconds, which would add
+/// up to one millisecond in each direction to every round trip that is measured through a relay.
 #[derive(Debug, Default)]
 pub(super) struct PreciseTimer {
     /// A timerfd, made on first use: a relay without delay needs none.
     ///
-    /// To its reader it is a pipe that yields eight bytes each time it expires (timerfd_create(2)), so tokio's
-    /// pipe can wait for it; `AsyncFd` would take `unsafe`.
+    /// For its reader it is like a pipe that yields eight bytes each time it expires (timerfd_create(2)), so tokio's
+    /// pipe can wait for it. `AsyncFd` would need `unsafe`.
     timer: Option<pipe::Receiver>,
 }
 
@@ -31,7 +31,8 @@ impl PreciseTimer {
         }
     }
 
-    /// Cancelled and called again, it starts over: setting a timerfd forgets an expiry that was not read.
+    /// Sleeps once. If it is cancelled and called again, it starts over: setting a timerfd discards an expiry that was
+    /// not read.
     async fn sleep(&mut self, duration: Duration) -> io::Result<()> {
         let timer = match &mut self.timer {
             Some(timer) => timer,

@@ -1,4 +1,4 @@
-//! The settings of a relay, and its state, as the test sees it.
+//! The settings of a relay, and its state as the test sees it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::line::Link;
 
-/// The direction through the relay.
+/// A direction through the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The client's bytes.
@@ -23,7 +23,7 @@ pub(super) struct Settings {
     pub(super) handshake: bool,
     pub(super) record: bool,
     pub(super) refuse: bool,
-    /// Every cut so far. A connection ends when the list outgrows its length at the connection's start.
+    /// Every cut so far. A connection ends when the list is longer than at the connection's start.
     pub(super) cuts: Vec<Ending>,
 }
 
@@ -67,9 +67,9 @@ impl Settings {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Told of every change of the counts.
+    /// Notified of every change of the counts.
     pub(super) changed: Notify,
-    /// Told of every change of `State::listening`.
+    /// Notified of every change of `State::listening`.
     pub(super) listening: Condvar,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Traffic {
     pub(super) bytes: u64,
     pub(super) corruptions: Vec<u64>,
     pub(super) corrupt_next: usize,
-    /// By connection; of those accepted without recording there is an empty entry at most.
+    /// One entry for each connection. Those accepted without recording have at most an empty entry.
     pub(super) recordings: Vec<Vec<u8>>,
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Traffic {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is counters and lists, valid whatever panicked beside them.
+        // The state consists of counters and lists, which are valid whatever panicked in the meantime.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -15,14 +15,14 @@ use crate::{Error, HostEntry, KeyPair, KeyType, ServerLog, program, write_ssh_co
 /// The line that dropbear logs once it listens.
 const READY: &str = "Not backgrounding";
 
-/// A dropbear server on loopback: the SSH of small machines, and a second opinion on what OpenSSH does.
+/// A dropbear server on loopback: the SSH of small machines, to compare with OpenSSH.
 ///
-/// It logs in the user who runs the tests, with one Ed25519 key. Dropbear takes authorised keys from the user's home
-/// directory only, so it runs under `libnss_wrapper` (Debian's `libnss-wrapper`), which tells it of a home directory
-/// inside the fixture's own; sessions start there.
+/// It logs in the user who runs the tests, with one Ed25519 key. Dropbear takes authorised keys only from the user's
+/// home directory, so it runs under `libnss_wrapper` (Debian's `libnss-wrapper`), which gives it a home directory
+/// inside the fixture's own. Sessions start there.
 #[derive(Debug)]
 pub struct Dropbear {
-    // Fields drop in order: the process before the directory it writes to.
+    // Fields drop in order: the process before the directory that it writes to.
     process: Option<ProcessTree>,
     arguments: Vec<String>,
     alias: String,
@@ -35,7 +35,7 @@ pub struct Dropbear {
 }
 
 impl Dropbear {
-    /// A server with one Ed25519 host key on a free port of 127.0.0.1.
+    /// Starts a server with one Ed25519 host key on a free port of 127.0.0.1.
     ///
     /// # Errors
     /// As [`DropbearBuilder::start`].
@@ -43,7 +43,7 @@ impl Dropbear {
         Dropbear::builder().start()
     }
 
-    /// Everything that can be chosen.
+    /// Returns a builder for a server with other settings.
     pub fn builder() -> DropbearBuilder {
         DropbearBuilder::default()
     }
@@ -53,42 +53,42 @@ impl Dropbear {
         self.addr
     }
 
-    /// The port it listens on.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.addr.port()
     }
 
-    /// The name it logs in: the user who runs the tests.
+    /// Returns the name of the user that it logs in, who is the user who runs the tests.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The alias in [`Dropbear::ssh_config`].
+    /// Returns the alias in [`Dropbear::ssh_config`].
     pub fn alias(&self) -> &str {
         &self.alias
     }
 
-    /// The key that opens it.
+    /// Returns the key that it accepts.
     pub fn client_key(&self) -> &KeyPair {
         &self.client_key
     }
 
-    /// The server's own directory; deleted with the server.
+    /// Returns the server's own directory, which is deleted with the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A `known_hosts` file with an entry for each host key.
+    /// Returns a `known_hosts` file with an entry for each host key.
     pub fn known_hosts(&self) -> PathBuf {
         self.dir.path().join("known_hosts")
     }
 
-    /// A complete file for `ssh -F`.
+    /// Returns a complete file for `ssh -F`.
     pub fn ssh_config(&self) -> PathBuf {
         self.dir.path().join("ssh_config")
     }
 
-    /// The `Host` block for this server under a name of the caller's.
+    /// Returns the `Host` block for this server under a given alias.
     pub fn host_entry(&self, alias: &str) -> HostEntry {
         HostEntry {
             alias: alias.to_owned(),
@@ -101,7 +101,7 @@ impl Dropbear {
         }
     }
 
-    /// The stock `ssh` with this server's configuration; add the alias and a command.
+    /// Returns a command for the stock `ssh` with this server's configuration. Add the alias and a command.
     pub fn ssh(&self) -> Command {
         crate::ssh(&self.ssh_config())
     }
@@ -121,7 +121,7 @@ impl Dropbear {
         self.log.count("Child connection from")
     }
 
-    /// Every process below the listener.
+    /// Returns every process below the listener.
     pub fn session_pids(&self) -> Vec<u32> {
         self.process
             .as_ref()
@@ -170,7 +170,7 @@ impl Dropbear {
             ssh_directory.join("authorized_keys"),
             format!("{}\n", self.client_key.public_line()),
         )?;
-        // Dropbear trusts no file that others could have written.
+        // Dropbear trusts no file that others could have written to.
         fs::set_permissions(&home, Permissions::from_mode(0o700))?;
         fs::set_permissions(&ssh_directory, Permissions::from_mode(0o700))?;
         fs::set_permissions(
@@ -214,28 +214,28 @@ impl Default for DropbearBuilder {
 }
 
 impl DropbearBuilder {
-    /// The name in the server's `ssh_config`; `dropbear` by default.
+    /// Sets the alias in the server's `ssh_config`; `dropbear` by default.
     #[must_use]
     pub fn alias(mut self, alias: &str) -> DropbearBuilder {
         alias.clone_into(&mut self.alias);
         self
     }
 
-    /// The address to listen on; 127.0.0.1 by default.
+    /// Sets the address to listen on; 127.0.0.1 by default.
     #[must_use]
     pub fn address(mut self, address: IpAddr) -> DropbearBuilder {
         self.address = address;
         self
     }
 
-    /// The host keys; one Ed25519 key by default. Dropbear holds one ECDSA key at most.
+    /// Sets the types of the host keys; one Ed25519 key by default. Dropbear holds at most one ECDSA key.
     #[must_use]
     pub fn host_keys(mut self, types: impl IntoIterator<Item = KeyType>) -> DropbearBuilder {
         self.host_keys = types.into_iter().collect();
         self
     }
 
-    /// Further arguments of dropbear(8), such as `-W 65536` (window) or `-I 5` (idle timeout in seconds).
+    /// Adds arguments of dropbear(8), such as `-W 65536` (window) or `-I 5` (idle timeout in seconds).
     #[must_use]
     pub fn arguments<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> DropbearBuilder {
         self.arguments.extend(arguments.into_iter().map(str::to_owned));
@@ -246,7 +246,7 @@ impl DropbearBuilder {
     ///
     /// # Errors
     /// [`Error::MissingProgram`] when dropbear, dropbearkey, ssh-keygen or libnss-wrapper is missing;
-    /// [`Error::Exited`], with the log, when dropbear does not like its arguments.
+    /// [`Error::Exited`], with the log, when dropbear refuses its arguments.
     pub fn start(self) -> Result<Dropbear, Error> {
         let dir = tempfile::Builder::new().prefix("trunkline-dropbear-").tempdir()?;
         let port = PortReservation::reserve(&[self.address])?;

@@ -19,20 +19,20 @@ use tokio::sync::Notify;
 use crate::background::Background;
 use crate::{Error, KeyPair, KeyType};
 
-/// Thousands of hosts in one process: a server on every loopback address, each of which is a host by that name. No
-/// process is started for a connection or a command, and each host keeps a ledger of what it has executed.
+/// Thousands of hosts in one process: a server on every loopback address, each of which is a host with that name. No
+/// process is started for a connection or a command, and each host keeps a ledger of the commands that it has executed.
 ///
-/// Nothing runs on the machine: a session's command is one of these words. What follows a `#` distinguishes commands in
-/// the ledger and means nothing.
+/// Nothing runs on the machine: a session's command is one of these words. Text after a `#` has no effect; it makes
+/// commands different in the ledger.
 ///
-/// | command | what the session does |
+/// | command | the session's behaviour |
 /// |---|---|
 /// | `true`, `exit N` | exits 0, N |
-/// | `sleep MS` | exits 0 after so many milliseconds |
-/// | `draw MS` | after that time prints a number that nobody could guess, which the ledger has, and exits with its last digit |
+/// | `sleep MS` | exits 0 after this many milliseconds |
+/// | `draw MS` | after that time prints an unpredictable number, which is also in the ledger, and exits with its last digit |
 ///
-/// A command that is sent TERM meanwhile ends by it. Others exit 127. One key is all hosts' host key, which known_hosts
-/// has under an alias.
+/// A command that is sent TERM meanwhile is ended by it. Other commands exit 127. All hosts have the same host key,
+/// which is in known_hosts under an alias.
 #[derive(Debug)]
 pub struct LightServer {
     port: u16,
@@ -42,7 +42,7 @@ pub struct LightServer {
     _background: Background,
 }
 
-/// Something that a host has executed.
+/// An execution of a command on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution {
     /// The host: the address that the client connected to.
@@ -59,7 +59,7 @@ pub struct Execution {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Status(u32),
-    /// By the signal that it was sent.
+    /// By TERM, which it was sent.
     Terminated,
 }
 
@@ -69,7 +69,7 @@ struct Ledger {
     executions: Vec<Execution>,
 }
 
-/// The name under which known_hosts has the host key.
+/// The name of the host key in known_hosts.
 const ALIAS: &str = "light";
 
 impl LightServer {
@@ -105,33 +105,33 @@ impl LightServer {
         Ok(server)
     }
 
-    /// The port, on every loopback address.
+    /// Returns the port, which is the same on every loopback address.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The name of a host, by its number: an address. There are 65,536 of them in each of 250 groups.
+    /// Returns the name of a host from its number: an address. There are 65,536 of them in each of 250 groups.
     pub fn host(group: u8, number: u16) -> String {
         let [high, low] = number.to_be_bytes();
         Ipv4Addr::new(127, group.saturating_add(1), high, low).to_string()
     }
 
-    /// A key for the client to show.
+    /// Returns a key for the client to use.
     pub fn client_key(&self) -> &KeyPair {
         &self.client_key
     }
 
-    /// A `known_hosts` file with the host key.
+    /// Returns a `known_hosts` file with the host key.
     pub fn known_hosts(&self) -> PathBuf {
         self.dir.path().join("known_hosts")
     }
 
-    /// A complete file for `ssh -F`, for all hosts.
+    /// Returns a complete file for `ssh -F`, for all hosts.
     pub fn ssh_config(&self) -> PathBuf {
         self.dir.path().join("ssh_config")
     }
 
-    /// The `Host` block for the hosts that match a pattern.
+    /// Returns the `Host` block for the hosts that match a pattern.
     pub fn host_block(&self, pattern: &str) -> String {
         format!(
             "Host {pattern}\n    Port {}\n    User tester\n    IdentityFile \"{}\"\n    IdentitiesOnly yes\n    \
@@ -148,7 +148,7 @@ impl LightServer {
         lock(&self.ledger).connections
     }
 
-    /// Everything that has been executed so far, in the order of its beginning.
+    /// Returns all executions so far, in the order of their start.
     pub fn executions(&self) -> Vec<Execution> {
         lock(&self.ledger).executions.clone()
     }
@@ -183,7 +183,7 @@ async fn accept_loop(listener: TcpListener, config: Arc<Config>, ledger: Arc<Mut
     }
 }
 
-/// Serves a connection. Its end is the client's affair, where the test sees it.
+/// Serves a connection. The test sees its end on the client's side.
 async fn serve(stream: TcpStream, config: Arc<Config>, ledger: Arc<Mutex<Ledger>>) {
     let Ok(host) = stream.local_addr() else { return };
     let _ = stream.set_nodelay(true);
@@ -202,9 +202,9 @@ async fn serve(stream: TcpStream, config: Arc<Config>, ledger: Arc<Mutex<Ledger>
 struct Peer {
     host: SocketAddr,
     ledger: Arc<Mutex<Ledger>>,
-    /// Channels on which nothing runs yet.
+    /// Channels without a running command.
     waiting: HashMap<ChannelId, Channel<Msg>>,
-    /// Tells commands that they are to end.
+    /// Notifies commands that they have to end.
     running: HashMap<ChannelId, Arc<Notify>>,
 }
 
@@ -298,14 +298,14 @@ impl Handler for Peer {
         tokio::spawn(async move {
             let (end, output) = execute(&command, number, &terminated).await;
             lock(&ledger).executions[place].end = Some(end);
-            // Fails when the client is gone, and then there is nobody to tell.
+            // This fails only if the client is gone, and then there is nobody to report to.
             let _ = tell(&channel, &handle, end, output).await;
         });
         Ok(())
     }
 }
 
-/// No number twice, and no two neighbours alike.
+/// Returns a number that is different for each place. Neighbouring places have very different numbers.
 fn draw(place: usize) -> u64 {
     let mut number = (place as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
@@ -314,7 +314,7 @@ fn draw(place: usize) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Does what a command says, and returns how it ended with what it printed.
+/// Executes a command, and returns its end and its output.
 async fn execute(command: &str, number: u64, terminated: &Notify) -> (Ended, String) {
     let words = command.split('#').next().unwrap_or_default();
     let mut words = words.split_ascii_whitespace();

@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use crate::{Error, Sshd};
 
-/// A stock sshd whose SFTP is a server that misbehaves by rules: `sftp_faults.py`, whose first lines say what they are. It is
-/// never taken for OpenSSH's own sftp-server.
+/// A stock sshd with an SFTP server that misbehaves by rules: `sftp_faults.py`, which explains the rules in its first
+/// lines. Clients do not mistake it for OpenSSH's own sftp-server.
 #[derive(Debug)]
 pub struct SftpFaults {
     sshd: Sshd,
@@ -16,7 +16,7 @@ pub struct SftpFaults {
 }
 
 impl SftpFaults {
-    /// Starts one that keeps to `rules`, words as `status:WRITE:20:4`.
+    /// Starts one that follows `rules`, which are words such as `status:WRITE:20:4`.
     ///
     /// # Errors
     /// As [`SshdBuilder::start`](crate::SshdBuilder::start).
@@ -35,12 +35,12 @@ impl SftpFaults {
         Ok(Self { sshd, dir })
     }
 
-    /// The server.
+    /// Returns the sshd.
     pub fn sshd(&self) -> &Sshd {
         &self.sshd
     }
 
-    /// Changes the rules for sessions that begin from now on.
+    /// Changes the rules for later sessions.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -48,7 +48,7 @@ impl SftpFaults {
         Ok(fs::write(self.dir.path().join("rules"), rules.join("\n"))?)
     }
 
-    /// Returns the requests and answers, one JSON object a line.
+    /// Returns the requests and answers, one JSON object on each line.
     ///
     /// # Errors
     /// When it has written nothing.

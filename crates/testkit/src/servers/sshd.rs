@@ -16,26 +16,27 @@ use crate::port::PortReservation;
 use crate::process::{self, MARKER, ProcessTree};
 use crate::{Authority, Error, HostEntry, KeyPair, KeyType, ServerLog, program, write_ssh_config};
 
-/// sshd's log line for each socket on which it listens. Waiting for it, rather than for a banner, leaves the counts of
-/// connections alone and earns no penalty for a connection that never authenticates (`PerSourcePenalties`).
+/// sshd's log line for each socket on which it listens. The kit waits for it rather than for a banner, because that
+/// does not change the counts of connections, and causes no penalty for a connection that never authenticates
+/// (`PerSourcePenalties`).
 const READY: &str = "Server listening on ";
 
-/// sshd refuses to listen on more sockets (`MAX_LISTEN_SOCKS` in sshd.c).
+/// The maximum number of sockets that sshd listens on (`MAX_LISTEN_SOCKS` in sshd.c).
 const MAX_LISTEN_SOCKETS: usize = 16;
 
-/// A stock OpenSSH server on loopback, ended with everything it started when dropped.
+/// A stock OpenSSH server on loopback. When it is dropped, it ends with everything that it started.
 ///
-/// It logs in the user who runs the tests, with keys, certificates or a password of its own, and with a
-/// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no`,
-/// `PermitRootLogin yes` and, where there is such a thing, `PerSourcePenalties no`. It runs as root and as an ordinary user,
-/// whose account must not be locked (a `!` in front of its password in `/etc/shadow`): sshd refuses such users where it can
-/// see it, and says so in its log.
+/// It logs in the user who runs the tests, with keys, certificates or a password of its own. Its configuration is
+/// Debian's, except for the builder's settings, `StrictModes no`, `UsePAM no`, `PermitRootLogin yes` and, if the option
+/// exists, `PerSourcePenalties no`. It runs as root and as an ordinary user. The user's account must not be locked (a
+/// `!` in front of its password in `/etc/shadow`): if sshd can see that an account is locked, it refuses the user and
+/// logs this.
 ///
-/// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
-/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
+/// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]. Connections in between are refused. Sessions
+/// have the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
 #[derive(Debug)]
 pub struct Sshd {
-    // Fields drop in order: the processes before the directory they write to, and the ports last.
+    // Fields drop in order: the processes before the directory that they write to, and the ports last.
     process: Option<ProcessTree>,
     program: PathBuf,
     alias: String,
@@ -55,7 +56,7 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// A server with one Ed25519 host key and one authorised Ed25519 client key, on a free port of 127.0.0.1.
+    /// Starts a server with one Ed25519 host key and one authorised Ed25519 client key, on a free port of 127.0.0.1.
     ///
     /// # Errors
     /// As [`SshdBuilder::start`].
@@ -63,98 +64,100 @@ impl Sshd {
         Sshd::builder().start()
     }
 
-    /// Everything that can be chosen.
+    /// Returns a builder for a server with other settings.
     pub fn builder() -> SshdBuilder {
         SshdBuilder::default()
     }
 
-    /// The first address and port it listens on.
+    /// Returns the first address and port that it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.endpoints[0]
     }
 
-    /// The first port it listens on.
+    /// Returns the first port that it listens on.
     pub fn port(&self) -> u16 {
         self.addr().port()
     }
 
-    /// Every address and port it listens on: for each port all addresses, in the builder's order.
+    /// Returns every address and port that it listens on: for each port all addresses, in the builder's order.
     pub fn endpoints(&self) -> &[SocketAddr] {
         &self.endpoints
     }
 
-    /// The name it logs in: the user who runs the tests.
+    /// Returns the name of the user that it logs in, who is the user who runs the tests.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The alias in [`Sshd::ssh_config`].
+    /// Returns the alias in [`Sshd::ssh_config`].
     pub fn alias(&self) -> &str {
         &self.alias
     }
 
-    /// The host keys, in the server's order.
+    /// Returns the host keys, in the server's order.
     pub fn host_keys(&self) -> &[KeyPair] {
         &self.host_keys
     }
 
-    /// The keys in the server's `authorized_keys`.
+    /// Returns the keys in the server's `authorized_keys`.
     pub fn client_keys(&self) -> &[KeyPair] {
         &self.client_keys
     }
 
-    /// Keys that the server accepts through their certificates only.
+    /// Returns the keys that the server accepts only because of their certificates.
     pub fn certified_keys(&self) -> &[KeyPair] {
         &self.certified_keys
     }
 
-    /// The authority that signed the host keys.
+    /// Returns the authority that signed the host keys.
     pub fn host_authority(&self) -> Option<&Authority> {
         self.host_authority.as_ref()
     }
 
-    /// The authority in `TrustedUserCAKeys`.
+    /// Returns the authority in `TrustedUserCAKeys`.
     pub fn user_authority(&self) -> Option<&Authority> {
         self.user_authority.as_ref()
     }
 
-    /// The password, if one was set.
+    /// Returns the password, if one was set.
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
-    /// A program for `SSH_ASKPASS` that answers every question with the password.
+    /// Returns the path of a program for `SSH_ASKPASS` that answers every question with the password.
     pub fn askpass(&self) -> Option<PathBuf> {
         self.password.as_ref().map(|_| self.path("askpass"))
     }
 
-    /// The server's own directory, for further files of a test; deleted with the server.
+    /// Returns the server's own directory, which tests can use for further files. It is deleted with the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// `HOME` of its sessions, an empty directory, unless the configuration sets another; they begin in the user's real one.
+    /// Returns the `HOME` of its sessions, an empty directory unless the configuration sets another. Sessions start in
+    /// the user's real home directory.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
 
-    /// A `known_hosts` file with a plain entry, `[address]:port type key`, for each endpoint and host key.
+    /// Returns a `known_hosts` file with a plain entry, `[address]:port type key`, for each endpoint and host key.
     pub fn known_hosts(&self) -> PathBuf {
         self.path("known_hosts")
     }
 
-    /// A `known_hosts` file that trusts the host authority (`@cert-authority`) and lists no key. It is empty
+    /// Returns a `known_hosts` file that trusts the host authority (`@cert-authority`) and lists no key. It is empty
     /// without [`SshdBuilder::host_certificates`].
     pub fn known_hosts_authority(&self) -> PathBuf {
         self.path("known_hosts_authority")
     }
 
-    /// A complete file for `ssh -F`, with the alias for the first endpoint and `ALIAS-2`, `ALIAS-3`, … for the others.
+    /// Returns a complete file for `ssh -F`, with the alias for the first endpoint, and `ALIAS-2`, `ALIAS-3`, … for the
+    /// others.
     pub fn ssh_config(&self) -> PathBuf {
         self.path("ssh_config")
     }
 
-    /// The `Host` block for this server under a name of the caller's.
+    /// Returns the `Host` block for this server under a given alias.
     pub fn host_entry(&self, alias: &str) -> HostEntry {
         HostEntry {
             alias: alias.to_owned(),
@@ -199,7 +202,8 @@ impl Sshd {
             .map_err(failed)
     }
 
-    /// The stock `ssh` with this server's configuration; add the alias (or options and the alias) and a command.
+    /// Returns a command for the stock `ssh` with this server's configuration. Add the alias (or options and the alias)
+    /// and a command.
     pub fn ssh(&self) -> Command {
         crate::ssh(&self.ssh_config())
     }
@@ -221,7 +225,7 @@ impl Sshd {
         self.log.count_lines(|line| line.starts_with("Connection from "))
     }
 
-    /// [`ServerLog::wait_for`] one line.
+    /// Waits for one log line, as [`ServerLog::wait_for`] does.
     ///
     /// # Errors
     /// [`Error::Timeout`] after a minute.
@@ -229,31 +233,31 @@ impl Sshd {
         self.log.wait_for(pattern, 1).await
     }
 
-    /// The process that listens; `None` while the server is stopped.
+    /// Returns the process that listens; `None` while the server is stopped.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(ProcessTree::pid)
     }
 
-    /// The processes that serve one connection each. As root there is a second process behind each of them,
-    /// which holds the session with the user's rights.
+    /// Returns the processes that each serve one connection. As root there is a second process for each of them, which
+    /// has the user's rights and holds the session.
     pub fn connection_pids(&self) -> Vec<u32> {
         self.process.as_ref().map_or_else(Vec::new, ProcessTree::children)
     }
 
-    /// Every process below the listener: connections, sessions, and the commands that they run.
+    /// Returns every process below the listener: connections, sessions, and the commands that they run.
     pub fn session_pids(&self) -> Vec<u32> {
         self.process
             .as_ref()
             .map_or_else(Vec::new, ProcessTree::descendants)
     }
 
-    /// Kills every connection and session, as a crash would; the server continues listening.
+    /// Kills every connection and session, as a crash would. The server continues to listen.
     pub fn kill_connections(&self) {
         self.signal_sessions(Signal::KILL);
     }
 
-    /// Stops every connection's processes where they are: the kernel still acknowledges what the peer sends,
-    /// and nobody reads it.
+    /// Stops the processes of every connection: the kernel still acknowledges data from the peer, but no program reads
+    /// it.
     pub fn freeze_connections(&self) {
         self.signal_sessions(Signal::STOP);
     }
@@ -268,7 +272,7 @@ impl Sshd {
         self.process = None;
     }
 
-    /// Starts the server again, with the same keys on the same ports, and waits until it listens.
+    /// Starts the server again, with the same keys and ports, and waits until it listens.
     ///
     /// # Errors
     /// As [`SshdBuilder::start`].
@@ -281,7 +285,7 @@ impl Sshd {
             .arg(self.path("sshd_config"))
             .arg("-E")
             .arg(self.log.path());
-        // Complaints from before it opens its log belong there too.
+        // Errors that it reports before it opens its log are written to the log too.
         let log_file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -312,7 +316,7 @@ impl Sshd {
         self.dir.path().join(name)
     }
 
-    /// Unique while the directory exists.
+    /// Returns a name that is unique while the directory exists.
     fn mark(&self) -> String {
         self.dir
             .path()
@@ -354,7 +358,7 @@ impl Sshd {
         });
         self.write("known_hosts_authority", &trusted)?;
         if let Some(password) = &self.password {
-            // In single quotes the shell takes everything as it is but the quote itself.
+            // In single quotes the shell changes nothing, but the quote itself has to be escaped.
             let quoted = password.replace('\'', r"'\''");
             self.write("askpass", &format!("#!/bin/sh\nprintf '%s\\n' '{quoted}'\n"))?;
             fs::set_permissions(self.path("askpass"), Permissions::from_mode(0o700))?;
@@ -382,14 +386,14 @@ impl Sshd {
             text.push_str(&words);
             text.push('\n');
         };
-        // sshd takes the first value it meets, so the test's lines go first, and its Match blocks, which would
-        // swallow what follows, last.
+        // sshd uses the first value that it finds, so the test's lines go first. The test's Match blocks go last,
+        // because all lines after them would belong to them.
         let is_match = |line: &String| starts_with_word(line, "match");
         let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
-        // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a
-        // login shell reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a
-        // HOME of the server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the
-        // outermost shell.
+        // The start-up files of the user who runs the tests must not be measured, print anything or wait: a login shell
+        // reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. So the server
+        // has a HOME of its own, without such files. bash also finds ~/.bashrc by HOME, and reads it when sshd runs it
+        // as the outermost shell.
         let is_environment = |words: &String| starts_with_word(words, "setenv");
         let mut mark = format!("{MARKER}={} SHLVL=1", self.mark());
         if !global
@@ -453,7 +457,7 @@ impl Sshd {
             line(format!("AuthenticationMethods {methods}"));
         }
         line("PermitRootLogin yes".to_owned());
-        // Temporary directories are writable by others on the way up.
+        // Other users can write to the parents of temporary directories.
         line("StrictModes no".to_owned());
         line("PermitUserRC no".to_owned());
         line("PrintMotd no".to_owned());
@@ -481,7 +485,7 @@ impl Drop for Sshd {
     }
 }
 
-/// The settings of an [`Sshd`]. Every setting has a default; the last word on a setting wins.
+/// The settings of an [`Sshd`]. Every setting has a default. If a setting is set twice, the last value applies.
 #[derive(Debug, Clone)]
 pub struct SshdBuilder {
     program: Option<PathBuf>,
@@ -520,66 +524,67 @@ impl Default for SshdBuilder {
 }
 
 impl SshdBuilder {
-    /// Another sshd than the installed one, by absolute path.
+    /// Sets the absolute path of an sshd to run instead of the installed one.
     #[must_use]
     pub fn program(mut self, path: &Path) -> SshdBuilder {
         self.program = Some(path.to_owned());
         self
     }
 
-    /// The name in the server's `ssh_config`; `testbed` by default.
+    /// Sets the alias in the server's `ssh_config`; `testbed` by default.
     #[must_use]
     pub fn alias(mut self, alias: &str) -> SshdBuilder {
         alias.clone_into(&mut self.alias);
         self
     }
 
-    /// The addresses to listen on, all with the same ports; 127.0.0.1 by default. Linux has all of 127.0.0.0/8.
+    /// Sets the addresses to listen on, all with the same ports; 127.0.0.1 by default. Linux has all of 127.0.0.0/8.
     #[must_use]
     pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> SshdBuilder {
         self.addresses = addresses.into_iter().collect();
         self
     }
 
-    /// Sets the number of ports to listen on, on each address; 1 by default. sshd takes 16 sockets in all.
+    /// Sets the number of ports to listen on, on each address; 1 by default. sshd can listen on 16 sockets in all.
     #[must_use]
     pub fn ports(mut self, ports: usize) -> SshdBuilder {
         self.ports = ports;
         self
     }
 
-    /// Answers on every address of 127.0.0.0/8, through one socket: a thousand hosts from one server.
+    /// Listens on every address of 127.0.0.0/8, through one socket, so that one server can be a thousand hosts.
     ///
-    /// The socket is bound to all of the machine's addresses; nobody can log in from outside of 127.0.0.0/8.
-    /// [`Sshd::endpoints`] and the `ssh_config` name 127.0.0.1 only.
+    /// The socket is bound to all of the machine's addresses, but nobody can log in from outside of 127.0.0.0/8.
+    /// [`Sshd::endpoints`] and the `ssh_config` name only 127.0.0.1.
     #[must_use]
     pub fn any_loopback_address(mut self) -> SshdBuilder {
         self.any_address = true;
         self
     }
 
-    /// The host keys, in the server's order; one Ed25519 key by default.
+    /// Sets the types of the host keys, in the server's order; one Ed25519 key by default.
     #[must_use]
     pub fn host_keys(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
         self.host_keys = types.into_iter().collect();
         self
     }
 
-    /// Has an authority of the server's own certify every host key, for its addresses and its alias.
+    /// Certifies every host key, for the server's addresses and its alias, by an authority of the server's own.
     #[must_use]
     pub fn host_certificates(mut self) -> SshdBuilder {
         self.host_certificates = true;
         self
     }
 
-    /// The client keys to make and authorise; one Ed25519 key by default, none with an empty list.
+    /// Sets the types of the client keys to make and authorise; one Ed25519 key by default, none with an empty list.
     #[must_use]
     pub fn client_keys(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
         self.client_keys = types.into_iter().collect();
         self
     }
 
-    /// Client keys to make and certify by an authority that the server trusts; none by default.
+    /// Sets the types of the client keys to make and to certify by an authority that the server trusts; none by
+    /// default.
     #[must_use]
     pub fn user_certificates(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
         self.user_certificates = types.into_iter().collect();
@@ -588,16 +593,16 @@ impl SshdBuilder {
 
     /// Accepts this password for the current user, by `password` and by `keyboard-interactive` (one prompt).
     ///
-    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` and a PAM directory of its own, where
-    /// `pam_matrix` (of Debian's `libpam-wrapper`) knows one password. The password
-    /// must be without `:` and newlines, which separate the fields and lines of its file.
+    /// The machine's accounts are not changed: sshd runs with `UsePAM yes` and its own PAM directory, where
+    /// `pam_matrix` (from Debian's `libpam-wrapper`) knows one password. The password must not contain `:` or newlines,
+    /// because these separate the fields and lines of its file.
     #[must_use]
     pub fn password(mut self, password: &str) -> SshdBuilder {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// `AuthenticationMethods`, for logins in several steps: `publickey,password`.
+    /// Sets `AuthenticationMethods`, for log-ins in several steps: `publickey,password`.
     #[must_use]
     pub fn authentication_methods(mut self, methods: &str) -> SshdBuilder {
         self.methods = Some(methods.to_owned());
@@ -611,8 +616,8 @@ impl SshdBuilder {
         self
     }
 
-    /// Adds a line (or lines) to `sshd_config`. It wins over the kit's own, and may open a `Match` block, which
-    /// then holds all lines added after it.
+    /// Adds a line (or lines) to `sshd_config`. It takes precedence over the kit's own lines, and may start a `Match`
+    /// block, which then contains all lines added after it.
     #[must_use]
     pub fn config(mut self, lines: &str) -> SshdBuilder {
         self.config
@@ -624,8 +629,8 @@ impl SshdBuilder {
     ///
     /// # Errors
     /// [`Error::MissingProgram`] when sshd, ssh-keygen or (for a password) cc or libpam-wrapper is missing;
-    /// [`Error::Exited`], with the log, when sshd does not like its configuration; [`Error::Misused`] for more than 16
-    /// sockets, no address, no port, no host key, or a password that cannot be written down.
+    /// [`Error::Exited`], with the log, when sshd refuses its configuration; [`Error::Misused`] for more than 16
+    /// sockets, no address, no port, no host key, or a password with characters that are not allowed.
     pub fn start(self) -> Result<Sshd, Error> {
         self.check()?;
         let program = match &self.program {
@@ -736,13 +741,13 @@ impl SshdBuilder {
     }
 }
 
-/// `LogLevel` of sshd_config(5).
+/// The `LogLevel` of sshd_config(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// Logins, and no more: for benchmarks. [`Sshd::connections`] stays at zero.
+    /// Only log-ins, for benchmarks. [`Sshd::connections`] stays at zero.
     Info,
-    /// Connections too.
+    /// Also connections.
     Verbose,
     /// Each step of the protocol (`DEBUG1`).
     Debug,
@@ -761,10 +766,10 @@ impl LogLevel {
     }
 }
 
-/// Passwords without accounts: sshd's PAM services are in a directory of ours.
+/// Passwords without accounts: sshd's PAM services are in a directory of the kit's own.
 ///
-/// `libpam_wrapper` does this as well, and not reliably: each process takes the first free one of 62 names in /tmp, and
-/// where two that start at once choose the same, one refuses the right password.
+/// `libpam_wrapper` does this as well, but not reliably: each process takes the first free one of 62 names in /tmp, and
+/// if two processes that start at the same time choose the same name, one refuses the right password.
 #[derive(Debug)]
 struct Pam {
     matrix: PathBuf,
@@ -777,7 +782,7 @@ impl Pam {
         })
     }
 
-    /// Makes the directory, with the one service in it, and beside it the library that leads sshd there.
+    /// Makes the directory with the one service in it, and next to it the library that makes sshd use it.
     fn make(&self, directory: &Path, user: &str, password: &str) -> Result<(), Error> {
         fs::create_dir(directory)?;
         let passdb = directory.with_file_name("passdb");
@@ -789,7 +794,7 @@ impl Pam {
         }
         let source = directory.with_file_name("pam_directory.c");
         fs::write(&source, include_str!("pam_directory.c"))?;
-        // Lazily bound: libpam is sshd's to load.
+        // Bound lazily: sshd itself loads libpam.
         let mut compile = Command::new(program::find("cc", "gcc")?);
         compile.args(["-shared", "-fPIC", "-Wl,-z,lazy", "-o"]);
         program::run(compile.arg(Self::library(directory)).arg(source))?;
@@ -807,13 +812,13 @@ impl Pam {
     }
 }
 
-/// Returns whether sshd shuts out addresses that fail to log in (`PerSourcePenalties`, from OpenSSH 9.8 on): all tests
-/// come from one.
+/// Returns true if sshd blocks addresses that fail to log in (`PerSourcePenalties`, from OpenSSH 9.8 on). All tests use
+/// the same address.
 fn has_penalties(sshd: &Path) -> bool {
     static KNOWN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     *known.entry(sshd.to_owned()).or_insert_with(|| {
-        // The first fails for want of host keys, and names the option only where it does not know it.
+        // This command fails because there are no host keys. It names the option only if it does not know it.
         let tried = Command::new(sshd)
             .args(["-t", "-f", "/dev/null", "-o", "PerSourcePenalties=no"])
             .output();
@@ -821,8 +826,8 @@ fn has_penalties(sshd: &Path) -> bool {
     })
 }
 
-/// Makes `/run/sshd` when root calls: sshd as root confines its unprivileged half to this directory and does not start
-/// without it. The service's unit makes it at boot; [`Sshd`] does by itself.
+/// Makes `/run/sshd` if the caller is root: sshd as root confines its unprivileged half to this directory, and does not
+/// start without it. The service's unit makes it at boot. [`Sshd`] calls this by itself.
 ///
 /// # Errors
 /// [`Error::Io`] when the directory cannot be made.
@@ -835,7 +840,7 @@ pub fn make_privilege_separation_directory() -> Result<(), Error> {
     Ok(())
 }
 
-/// `[127.0.0.1]:2222`, and the bare address for port 22, as ssh looks hosts up.
+/// Formats an address like ssh when it looks up a host: `[127.0.0.1]:2222`, or just the address for port 22.
 fn host_pattern(addr: SocketAddr) -> String {
     if addr.port() == 22 {
         addr.ip().to_string()
@@ -844,7 +849,7 @@ fn host_pattern(addr: SocketAddr) -> String {
     }
 }
 
-/// Keywords of sshd_config are case-insensitive.
+/// Compares the first word of a line. Keywords of sshd_config are case-insensitive.
 fn starts_with_word(line: &str, word: &str) -> bool {
     line.split(|c: char| c.is_ascii_whitespace() || c == '=')
         .next()
