@@ -82,7 +82,7 @@ impl Recorder {
         self.audit.writer.is_some()
     }
 
-    /// Returns an entry for a request of which nothing has been sent to a server yet.
+    /// Returns an entry for a request for which nothing has been sent to a server yet.
     pub fn entry(&self, subject: Subject) -> Entry {
         let work = Work::new(subject.with_engine(self.engine));
         Entry {

@@ -27,7 +27,7 @@ pub(crate) const LONGEST_LINE: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Journal {
     directory: PathBuf,
-    /// The size in bytes after which a new file is begun.
+    /// The size in bytes after which a new file is started.
     file_size: u64,
     /// The most files to keep, including the current one; 0 for all.
     files: usize,
@@ -43,7 +43,7 @@ struct OpenTrail {
     head: Head,
 }
 
-/// How long to wait for another writer. Each holds the lock for one write; one that is stopped during a write (Ctrl-Z,
+/// The time to wait for another writer. Each holds the lock for one write; one that is stopped during a write (Ctrl-Z,
 /// a debugger) must not block all others forever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest pause between attempts to lock.

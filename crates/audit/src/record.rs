@@ -67,7 +67,7 @@ pub(crate) struct Outcome {
     /// Bytes from the server, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) received_bytes: Option<u64>,
-    /// How often an SFTP session was resumed on a new connection.
+    /// The number of times that an SFTP session was resumed on a new connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed: Option<u64>,
     /// The duration.

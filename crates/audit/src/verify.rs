@@ -126,7 +126,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a line, of which at most the longest valid length is kept. Returns true if it is longer, and false at the end
+/// Reads a line, and keeps at most the longest valid length. Returns true if it is longer, and false at the end
 /// of the file.
 pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<(bool, bool)> {
     line.clear();

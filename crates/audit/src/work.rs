@@ -20,7 +20,7 @@ pub(crate) struct Work {
     /// Its id, and when it began.
     pub(crate) begun: Option<(String, Instant)>,
     pub(crate) carried: Option<Carried>,
-    /// How often it was resumed on a new connection.
+    /// The number of times that it was resumed on a new connection.
     pub(crate) resumed: u64,
     /// Its command's outcome, if known before its session's end.
     pub(crate) exit: Option<ExitStatus>,
@@ -37,7 +37,7 @@ pub(crate) fn lock_work(work: &Unended) -> MutexGuard<'_, Option<Work>> {
 }
 
 impl Work {
-    /// Returns work of which nothing has been sent to a server yet.
+    /// Returns work for which nothing has been sent to a server yet.
     pub(crate) fn new(subject: Subject) -> Self {
         Self {
             lasts: subject.lasts(),
@@ -112,7 +112,7 @@ impl OpenWork {
         format!("{}-{number}", self.prefix)
     }
 
-    /// Adds work that has begun.
+    /// Adds work that has started.
     pub(crate) fn insert(&self, id: String, work: &Arc<Unended>) {
         self.all().insert(id, Arc::downgrade(work));
     }

@@ -26,11 +26,11 @@ use crate::terminal::interrupts::Upcoming;
 use crate::terminal::raw::RawMode;
 use crate::terminal::{can_be_drawn_on, live};
 
-/// How long the next host's question waits for a password that was just typed to be accepted.
+/// The time that the next host's question waits until a password that was just typed is accepted.
 const VERDICT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a question waits for those of earlier hosts in the list while none is asked. A host that cannot be reached
-/// must not hold up the others.
+/// The time that a question waits for those of earlier hosts in the list while none is asked. A host that cannot be
+/// reached must not hold up the others.
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The questions of one command.
@@ -610,7 +610,7 @@ mod tests {
         use rustix::process::{DumpableBehavior, dumpable_behavior};
         let questions = Questions::default();
         let question = prompt(PromptKind::Password, "me@box's password: ", "me@box");
-        // Nobody answers here; asking is enough.
+        // The question is never answered; asking is enough.
         let asking = questions.ask(&question);
         let _ = tokio::time::timeout(std::time::Duration::ZERO, asking).await;
         assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);

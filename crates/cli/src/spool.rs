@@ -24,10 +24,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use trunkline_control::stdio::Input;
 
-/// How far the fastest host may be ahead of the slowest running one.
+/// The maximum number of bytes between the fastest host and the slowest running one.
 const AHEAD: u64 = 64 << 20;
 
-/// How long a host may read nothing while others wait for it.
+/// The time that a host may read nothing while others wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that are moved at a time.

@@ -161,7 +161,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// How often a daemon may end, or be replaced, while a client connects.
+/// The number of times that a daemon may end, or be replaced, while a client connects.
 const ATTEMPTS: usize = 5;
 
 /// The time limit for a daemon's welcome. It is the first thing a daemon does, so a slower one is stopped or stuck.

@@ -591,7 +591,7 @@ mod tests {
         assert!(from_slice::<Nested>(&nested(MAX_DEPTH - 1)).is_ok());
         let deep = from_slice::<Nested>(&nested(100_000)).unwrap_err();
         assert_eq!(deep.to_string(), "values lie too deep in one another");
-        // Announces four thousand million values, none of which follows.
+        // Announces four thousand million values, but none follows.
         for announced in [[0xdd, 0xff, 0xff, 0xff, 0xff], [0xdf, 0xff, 0xff, 0xff, 0xff]] {
             assert!(from_slice::<Vec<u64>>(&announced).is_err());
             assert!(from_slice::<BTreeMap<u64, u64>>(&announced).is_err());

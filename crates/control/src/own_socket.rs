@@ -62,7 +62,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
 /// The same, replacing any existing file.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -85,7 +85,7 @@ impl FileId {
     /// Returns the identity of the file at a path, without following a link.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn at_path(path: &Path) -> io::Result<Self> {
         let found = path.symlink_metadata()?;
         Ok(Self(found.dev(), found.ino()))
@@ -94,7 +94,7 @@ impl FileId {
     /// Returns the identity of an open file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn from_file(file: &std::fs::File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self(found.dev(), found.ino()))

@@ -55,7 +55,7 @@ pub enum Request {
     /// are asked, and a pending one gets no answer. Answered by the session's last frame, which says how the command
     /// ended.
     Terminate,
-    /// Sends a break of so many milliseconds.
+    /// Sends a break of this many milliseconds.
     Break(u32),
     /// Exchanges keys again.
     Rekey,
@@ -272,7 +272,7 @@ pub struct OnBehalf {
 /// [`Reply::Notice`], and runs LocalCommand ([`Reply::LocalCommand`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SshClient {
-    /// True if it goes to the background when the session has begun (`-f`). If only ssh_config asks for that, the
+    /// True if it goes to the background when the session has started (`-f`). If only ssh_config asks for that, the
     /// answer is [`Reply::UseSystemSsh`].
     pub background: bool,
     /// A level that overrides LogLevel (`-v`, `-q`).
@@ -501,7 +501,7 @@ pub enum Reply {
         #[serde(skip)]
         line: Option<Arc<OwnedFd>>,
     },
-    /// The session has begun.
+    /// The session has started.
     Begun {
         /// True if it has a terminal: the client's goes into raw mode.
         tty: bool,
@@ -752,7 +752,7 @@ pub struct HostReport {
     pub connections: Vec<ConnectionReport>,
     /// The master that is the connection, if the transport is the system's ssh.
     pub master: Option<MasterReport>,
-    /// How often running sessions were resumed on a new connection.
+    /// The number of times that running sessions were resumed on a new connection.
     pub resumed: u32,
 }
 

@@ -322,8 +322,8 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
     let moved = async {
         loop {
             let mut ready = pipe.readable().await?;
-            // Nobody else reads the pipe, so its data stays until moved. If splice moves nothing then, the socket is
-            // full.
+            // No other program reads the pipe, so its data stays until moved. If splice moves nothing then, the socket
+            // is full.
             if rustix::io::ioctl_fionread(pipe.get_ref())? == 0 {
                 // Closed readiness cannot be cleared: the loop would never pause, and its task could not be aborted.
                 if ready.ready().is_read_closed() {

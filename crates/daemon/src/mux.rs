@@ -559,7 +559,7 @@ impl Drop for Served {
     }
 }
 
-/// The client for whom a connection is begun. Dropping it means that the client has left, unless that was decided
+/// The client for which a connection is being made. Dropping it means that the client has left, unless that was decided
 /// before.
 #[derive(Default)]
 struct PresenceGuard(Arc<Presence>);

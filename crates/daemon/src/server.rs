@@ -715,7 +715,7 @@ async fn listen(
 /// The time that clients get to read how their sessions ended when the daemon stops at once.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// How long a session may take to end after its client has left.
+/// The time limit for a session to end after its client has left.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// Runs `work`, which may ask the user questions and is notified when its client wants it to stop. If the client

@@ -39,7 +39,7 @@ impl Stop {
         drop(self.asked.subscribe().wait_for(Option::is_some).await);
     }
 
-    /// Runs a copy, unless the daemon is to end at once: then the copy is dropped while its connections can still
+    /// Runs a copy, unless the daemon must end at once: then the copy is dropped while its connections can still
     /// remove what it leaves.
     pub(crate) async fn copy<T>(&self, copying: impl Future<Output = T>) -> Option<T> {
         let _under_way = self.copies.token();

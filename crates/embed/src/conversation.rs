@@ -246,7 +246,7 @@ impl Attended {
     }
 }
 
-/// Puts a question of the daemon's to whoever answers.
+/// Passes a question from the daemon to the answering side.
 async fn put(
     interaction: &Interaction,
     text: String,

@@ -17,7 +17,7 @@ use crate::recorded::Recorded;
 use crate::route::{Route, Routed, RoutedInput};
 use crate::stream::{Reader, Writer};
 
-/// How long a session that is closed because its time is up may take to report how far its command got.
+/// The time limit for a session to report its command's state, when it is closed because its time is up.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,7 +254,7 @@ pub struct Tunnel {
     /// The direction to the server.
     pub writer: Writer,
     pub control: Control,
-    /// The tunnel's end. A tunnel has always begun, and has no exit status.
+    /// The tunnel's end. A tunnel has always started, and has no exit status.
     pub end: End,
 }
 

@@ -425,7 +425,7 @@ fn configure(options: &SessionOptions, host: &Host, world: &World) -> Result<Ses
     let sent = config
         .session_env(world)
         .map(|(name, value)| (name.to_owned(), value.to_vec()));
-    // Of two values, sshd takes the last.
+    // If there are two values, sshd takes the last.
     options.env = sent.chain(options.env).collect();
     options.agent_forwarding = config.forward_agent != ForwardAgent::No;
     Ok(options)

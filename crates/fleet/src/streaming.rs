@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The time limit for each message to NATS.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How long a command that must stop may take before its session is closed: less than the rest of a lease.
+/// The time limit for a command to stop before its session is closed: less than the rest of a lease.
 const STOPPING: Duration = Duration::from_secs(2);
 
 /// The interval at which this node reports changes in its work for streams.
@@ -570,7 +570,7 @@ impl Streaming {
                 tracing::warn!("stream {}: {why}", run.stream);
                 if let Some((_, host)) = self.find(&run) {
                     let outlet = self.outlet(run, &host, None);
-                    // Followers are told if NATS answers; otherwise the next judgement repeats it.
+                    // Followers are told if NATS answers; otherwise the next check repeats it.
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(ANSWER, outlet.tell(What::Refused(why))).await;
                     });

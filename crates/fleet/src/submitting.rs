@@ -15,7 +15,7 @@ use crate::report::JobReport;
 use crate::running::Stream;
 use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
 
-/// How long announced output may take to arrive once every host is settled.
+/// The time limit for announced output to arrive once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
 
 /// An event of a job.

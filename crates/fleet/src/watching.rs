@@ -121,7 +121,7 @@ async fn settle(seen: &mut SelectAll<Seen>, view: &mut View, clock: &Clock, mome
     while let Ok(Some((number, Ok(entry)))) = tokio::time::timeout(QUIET, seen.next()).await {
         told[number] |= is_all(&entry, moment);
         take(view, clock, moment, number, &entry);
-        // Of the other patterns there need not be any values.
+        // The other patterns may have no values.
         if Instant::now() >= end || (told[0] && told[1] && told[3] && told[5]) {
             break;
         }

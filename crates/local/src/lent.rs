@@ -378,7 +378,7 @@ struct Loan {
 const WANTED_TERMINAL: &str = "killed, as it asks on the terminal, which only trunkline's own programs lend: log in with trunkline \
                                ssh, and use the daemon's connection\n";
 
-/// How often this process is stopped if it is not brought to the foreground.
+/// The number of times that this process is stopped if it is not brought to the foreground.
 const STOPS: usize = 20;
 
 impl Job {

@@ -239,7 +239,7 @@ impl Host {
     }
 }
 
-/// Returns ssh's arguments beside the host, none of which an assistant can set.
+/// Returns ssh's arguments other than the host. An assistant cannot set any of them.
 fn ssh_args(rules: &Rules) -> Vec<OsString> {
     let file = rules.ssh_config.as_ref();
     file.map_or_else(Vec::new, |file| vec!["-F".into(), file.into()])

@@ -403,7 +403,7 @@ pub enum Waiting {
 pub struct Snapshot {
     /// Bytes of files that have arrived.
     pub bytes: u64,
-    /// Bytes of files to be copied, as far as known.
+    /// The known number of bytes of files to copy.
     pub total_bytes: u64,
     /// Names that are done: files, directories and links.
     pub files: u64,
@@ -411,7 +411,7 @@ pub struct Snapshot {
     pub total_files: u64,
     /// Names skipped because the target has them.
     pub skipped: u64,
-    /// Names of which only the time or permissions were set.
+    /// The number of names with only their time or permissions set.
     pub adjusted: u64,
     /// Bytes of all files found, whether they have to be moved or not.
     pub found_bytes: u64,

@@ -11,7 +11,7 @@ pub enum ExitStatus {
     Signaled {
         /// The signal's name without "SIG".
         signal: String,
-        /// Whether it left a core.
+        /// True if it left a core dump.
         core_dumped: bool,
     },
     /// The channel closed without a word on it; for a shell or a subsystem that is usual, for a command it means that

@@ -16,7 +16,7 @@ pub use invalid::Invalid;
 pub struct Failure {
     /// The party to blame.
     pub kind: ErrorKind,
-    /// How far the command may have got.
+    /// The furthest state that the command may have reached.
     pub execution: Execution,
     /// A sentence for the user, without the command's state.
     pub message: String,
@@ -162,7 +162,7 @@ pub enum Cause {
     OtherSettings,
     /// The system's ssh failed, and had no one to ask.
     Unattended,
-    /// There is no connection, and none was to be made.
+    /// There is no connection, and the request does not allow a new one.
     NotConnected(Absence),
     /// The server ended the connection after a long request, which may be the reason.
     LongText,

@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
 /// Runs `work` in a runtime with one thread.
 ///
 /// # Errors
-/// Those of `work`.
+/// `work` fails.
 pub fn run<F: Future<Output = anyhow::Result<ExitCode>>>(
     work: impl FnOnce(Place) -> F,
 ) -> anyhow::Result<ExitCode> {

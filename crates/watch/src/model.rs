@@ -21,7 +21,7 @@ pub(crate) struct Model {
     /// The time of the last update, on the daemon's clock.
     pub(crate) at: Duration,
     pub(crate) pulse: Option<Pulse>,
-    /// By sharing key.
+    /// The hosts, by sharing key.
     pub(crate) hosts: BTreeMap<String, Host>,
     pub(crate) activities: BTreeMap<u64, Activity>,
     /// Oldest first.

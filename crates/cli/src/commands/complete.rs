@@ -632,7 +632,7 @@ mod tests {
             assert_eq!(values(line, last), [value], "{line} {last}");
         };
         only("trunkline ssh -o", "StrictH", "StrictHostKeyChecking=");
-        // What the user typed keeps its case.
+        // The typed letters keep their case.
         only("trunkline ssh -v -o", "stricth", "stricthostKeyChecking=");
         only("trunkline ssh", "-oStrictH", "-oStrictHostKeyChecking=");
         only("trunkline ssh", "-voServerAliveI", "-voServerAliveInterval=");

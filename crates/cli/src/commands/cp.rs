@@ -183,9 +183,9 @@ pub(crate) struct Args {
     jobs: u16,
     #[command(flatten)]
     ssh: HostOptions,
-    /// Sources and a target: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input or
-    /// output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local path that
-    /// contains a colon with a slash before it, as ./a:b.
+    /// Sources and a target: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input
+    /// or output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local
+    /// path that contains a colon with a slash before it, as ./a:b.
     // Options may stand between paths, which `num_args` would take for the end.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,

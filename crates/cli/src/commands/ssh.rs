@@ -422,9 +422,9 @@ struct Talk<'a> {
     /// Set for private daemons, and after the first `~C`.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
-    /// With `-f`: the process that waits until the session has begun.
+    /// With `-f`: the process that waits until the session has started.
     launcher: &'a mut Option<Launcher>,
-    /// The name connected to, once the session has begun.
+    /// The name connected to, once the session has started.
     hostname: String,
     args: &'a SshArgs,
     framed_stdin: bool,

@@ -480,7 +480,7 @@ struct Follower<'a> {
     /// The host's index in the list.
     place: usize,
     host: Host,
-    /// Set once the command has begun on any host.
+    /// Set once the command has started on any host.
     any_begun: &'a Cell<bool>,
 }
 

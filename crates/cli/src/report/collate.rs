@@ -76,7 +76,7 @@ impl Group<'_> {
     /// is the terminal's in columns, or `None` not to wrap failures.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub(crate) fn write(&self, out: &mut impl Write, colours: Colours, width: Option<u16>) -> io::Result<()> {
         let rule = "-".repeat(RULE);
         let names = colours.host(fold::fold(&self.hosts));

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 /// Writes the names of the fields.
 ///
 /// # Errors
-/// Those of `out`.
+/// Writing to `out` fails.
 pub(crate) fn write_header(out: &mut impl Write) -> io::Result<()> {
     out.write_all(b"host,kind,status,signal,error,execution,stdout,stderr,started,seconds,warm\n")
 }

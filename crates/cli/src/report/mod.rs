@@ -147,7 +147,7 @@ pub(crate) enum Outcome {
         kind: String,
         /// One sentence for display.
         message: String,
-        /// Whether the command ran.
+        /// Says if the command ran.
         execution: Execution,
     },
 }

@@ -258,7 +258,7 @@ mod tests {
         all
     }
 
-    /// Returns text with multi-byte characters, some of which straddle pieces.
+    /// Returns text with multi-byte characters, some of them across the ends of pieces.
     fn much() -> Vec<u8> {
         (0..500_000u32)
             .flat_map(|n| format!("{n} é\n").into_bytes())

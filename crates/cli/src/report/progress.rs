@@ -74,7 +74,7 @@ impl Progress {
     /// Writes to `out` while the line is hidden.
     ///
     /// # Errors
-    /// Those of `out`, including a closed pipe.
+    /// Writing to `out` fails, or the pipe is closed.
     pub(crate) fn write(&self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
         self.bar.suspend(|| {
             out.write_all(bytes)?;

@@ -111,7 +111,7 @@ pub(crate) struct Upcoming(watch::Receiver<i32>);
 static IS_UPCOMING: AtomicBool = AtomicBool::new(false);
 
 impl Upcoming {
-    /// How long to wait for a signal that this process was sent: the thread that gets it may be busy or asleep while
+    /// The time to wait for a signal that this process was sent: the thread that gets it may be busy or asleep while
     /// the sender continues. A signal that is not watched is never taken.
     const LIMIT: Duration = Duration::from_secs(1);
 

@@ -19,7 +19,7 @@ pub struct Update {
     pub hosts: Vec<HostReport>,
     /// Hosts that have nothing to show any more, by [`HostReport::sharing`].
     pub hosts_gone: Vec<String>,
-    /// Activities that have begun or changed.
+    /// Activities that have started or changed.
     pub activities: Vec<Activity>,
     /// Activities that have ended, by [`Activity::id`].
     pub activities_gone: Vec<u64>,
@@ -59,7 +59,7 @@ pub struct Activity {
     pub started: Option<Duration>,
     /// The progress of a copy.
     pub transfer: Option<TransferReport>,
-    /// How often it was resumed on a new connection.
+    /// The number of times that it was resumed on a new connection.
     pub resumed: u32,
     /// The one for whom the program acts, if not the user: an assistant, or the submitter of a job. One line.
     pub on_behalf: String,
@@ -147,7 +147,7 @@ pub struct FailureReport {
     pub host: String,
     /// The party to blame.
     pub kind: ErrorKind,
-    /// How far the command may have got.
+    /// The furthest state that the command may have reached.
     pub execution: Execution,
     /// A sentence for the user: one line of at most 512 characters.
     pub message: String,

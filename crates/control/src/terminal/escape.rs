@@ -18,12 +18,12 @@ pub struct EscapeFilter {
 /// The available sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Available {
-    /// Those of a client with its own connection. `command_line` is `EnableEscapeCommandline`.
+    /// The escapes of a client with its own connection. `command_line` is `EnableEscapeCommandline`.
     Own {
         /// True if `~C` opens a command line.
         command_line: bool,
     },
-    /// Those of a session on a shared connection, without the ones for the client's own process (clientloop.c,
+    /// The escapes of a session on a shared connection, without the ones for the client's own process (clientloop.c,
     /// `process_escapes`, "noescape").
     Shared,
 }
@@ -170,7 +170,7 @@ impl EscapeFilter {
             CONTROL_Z => Action::Suspend,
             b'B' => Action::Break,
             b'R' => Action::Rekey,
-            // Whoever makes a connection decides what is logged; a session has no log of its own.
+            // The program that makes a connection decides what is logged; a session has no log of its own.
             b'v' | b'V' => Action::Unavailable(byte),
             b'#' => Action::ListForwards,
             b'&' => Action::Background,

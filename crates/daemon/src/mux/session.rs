@@ -31,8 +31,8 @@ use crate::terminal::modes::{self, WindowSize};
 use trunkline_audit::{Entry, Subject};
 
 impl Client<'_> {
-    /// Runs a session (PROTOCOL.mux section 2). Until it has begun, a failure lets the client make a connection of its
-    /// own; from then on it waits for the exit message or the socket's end.
+    /// Runs a session (PROTOCOL.mux section 2). Until it has started, a failure lets the client make a connection of
+    /// its own; from then on it waits for the exit message or the socket's end.
     pub(super) async fn session(&mut self, id: u32, request: NewSession) -> Result<ControlFlow<()>, Dropped> {
         let Some(fds) = self.packets.descriptors(3).await? else {
             return self.without_descriptors(id).await;
@@ -93,7 +93,7 @@ impl Client<'_> {
         }
     }
 
-    /// Tells the client how its session ended. `is_open`: the client was told that it had begun.
+    /// Tells the client how its session ended. `is_open`: the client was told that it had started.
     async fn end(
         &mut self,
         id: u32,
@@ -330,12 +330,12 @@ impl<'a> OverMuxSocket<'a> {
         }
     }
 
-    /// Returns true if the client was told that its session has begun.
+    /// Returns true if the client was told that its session has started.
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Tells the client, once, that its session has begun.
+    /// Tells the client, once, that its session has started.
     async fn open(&self) -> Result<(), PacketError> {
         if self.is_open.swap(true, Ordering::AcqRel) {
             return Ok(());

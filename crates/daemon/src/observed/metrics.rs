@@ -41,7 +41,7 @@ type Declines = Family<[(&'static str, &'static str); 2], Counter>;
 pub(crate) enum Stock {
     /// The socket itself.
     Up,
-    /// The connection behind the socket, when a client has come.
+    /// The connection behind the socket, once a client has connected.
     Hello,
     Session,
     Tunnel,

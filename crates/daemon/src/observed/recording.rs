@@ -24,7 +24,7 @@ const QUEUE: u64 = 8 * 1024 * 1024;
 /// The size of an event in addition to its text.
 const EVENT: u64 = 64;
 
-/// The recorder; inactive if no session is to be recorded.
+/// The recorder; inactive if no sessions are recorded.
 #[derive(Debug)]
 pub(crate) struct Recordings {
     engine: Engine,
@@ -83,7 +83,7 @@ impl Recordings {
         }))
     }
 
-    /// Starts the recording of a session, if its host is to be recorded. The file is created at the server's first
+    /// Starts the recording of a session, if its host is recorded. The file is created at the server's first
     /// output.
     pub(crate) fn begin(
         &self,

@@ -31,7 +31,7 @@ pub(crate) fn ticks(wanted: Duration) -> tokio::time::Interval {
 /// The state that one client was told.
 #[derive(Default)]
 pub(crate) struct ClientView {
-    /// By sharing key.
+    /// The hosts, by sharing key.
     hosts: HashMap<String, HostReport>,
     activities: BTreeMap<u64, Activity>,
     failures: u64,

@@ -42,7 +42,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) interaction: &'a Interaction,
     pub(crate) replies: &'a mpsc::Sender<Reply>,
     /// Cancelled when the client ends the session. The request is among its inputs, too, but those are not read before
-    /// the session has begun.
+    /// the session has started.
     pub(crate) terminated: CancellationToken,
     /// True if the session continues after its client leaves.
     pub(crate) detached: AtomicBool,

@@ -19,7 +19,7 @@ pub(crate) trait Inputs: Send {
 
 /// A session's replies to its client.
 pub(crate) trait Events: Send + Sync {
-    /// Says that the session has begun. `lacks_terminal`: the server refused the terminal that was asked for.
+    /// Says that the session has started. `lacks_terminal`: the server refused the terminal that was asked for.
     fn tell_begun(&self, lacks_terminal: bool) -> impl Future<Output = ()> + Send;
 
     /// Sends any other reply. Fails when the client no longer reads.
@@ -29,7 +29,7 @@ pub(crate) trait Events: Send + Sync {
 /// A client of the control socket.
 pub(crate) struct OverControlSocket<'a> {
     pub(crate) replies: &'a mpsc::Sender<Reply>,
-    /// The reply that the session has begun.
+    /// The reply that the session has started.
     pub(crate) begun: Reply,
     /// The host whose round-trip time lets the client predict echoes.
     pub(crate) predicts_on: Option<&'a Host>,

@@ -185,7 +185,7 @@ impl Hosted<'_> {
         }
     }
 
-    /// Returns the message that a command has begun.
+    /// Returns the message that a command has started.
     fn beginning(&self, spec: &Spec) -> Reply {
         let config = self.host.config();
         let tty = spec.pty.is_some();
@@ -219,7 +219,7 @@ impl Hosted<'_> {
         loop {
             match inputs.recv().await {
                 Some(Request::LocalCommandDone) => return Ok(()),
-                // Nothing has begun that other requests could be about.
+                // Nothing has started that other requests could be about.
                 None => return Err(Departure::Gone.error(&host.config().original_host)),
                 Some(_) => {}
             }

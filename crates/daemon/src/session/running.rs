@@ -1,4 +1,4 @@
-//! A session that has begun: the traffic between its client and its channel until both have ended.
+//! A session that has started: the traffic between its client and its channel until both have ended.
 
 pub(crate) mod carry;
 
@@ -237,7 +237,7 @@ impl<E: Events> Pump<'_, E> {
         }
     }
 
-    /// Waits for the session's end. Tells the client when the session has begun, records how the command ended, and
+    /// Waits for the session's end. Tells the client when the session has started, records how the command ended, and
     /// reports that to clients that want to know.
     async fn status(&self, end: &mut SessionEnd) -> Result<ExitStatus, Error> {
         end.wait_for_start().await?;

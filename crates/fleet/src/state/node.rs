@@ -19,12 +19,12 @@ pub(crate) use observed::Observed;
 /// The pause after a write with an unknown outcome before the next attempt.
 const AGAIN: Time = Time::from_secs(1);
 
-/// How long a node starts nothing after a failure of its disk.
+/// The time that a node starts nothing after a failure of its disk.
 const DISK_REST: Time = Time::from_secs(60);
 
-/// How long NATS may return an older value of a key than it reported. In a cluster, a server that has just become the
-/// leader can be behind for a moment, and a leader that is cut off from the others answers from its own state for up to
-/// 20 s (raft.go, `lostQuorumInterval`, checked every 10 s).
+/// The time for which NATS may return an older value of a key than it reported. In a cluster, a server that has just
+/// become the leader can be behind for a moment, and a leader that is cut off from the others answers from its own
+/// state for up to 20 s (raft.go, `lostQuorumInterval`, checked every 10 s).
 const BEHIND: Time = Time::from_secs(25);
 
 /// The number of unanswered writes of its name after which a node reports that.
@@ -45,7 +45,7 @@ pub(crate) struct NodeSettings {
     pub version: String,
     /// The terms of leases.
     pub terms: Terms,
-    /// How long the bucket keeps entries.
+    /// The time that the bucket keeps entries.
     pub keep: Time,
 }
 
@@ -999,7 +999,7 @@ fn flown<K: Eq + Hash>(writes: &mut HashMap<K, Flight>, key: K, flight: Flight) 
     };
 }
 
-/// Allows writes again whose time has come.
+/// Allows delayed writes again when they are due.
 fn land<K>(writes: &mut HashMap<K, Flight>, now: Time) {
     writes.retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
 }

@@ -261,7 +261,7 @@ impl View {
 
     fn fate(&mut self, id: &JobId, host: u32, fate: &Fate) {
         let job = self.job(id);
-        // Of a settled job only the hosts are kept whose fate may change.
+        // For a settled job, only hosts with a fate that may still change are kept.
         if job.is_settled() && !job.fates.contains_key(&host) {
             return;
         }

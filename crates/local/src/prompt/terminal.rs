@@ -204,7 +204,7 @@ fn controlling_terminal() -> Option<(u64, PathBuf)> {
     (found.rdev() == device).then(|| (device, path.into()))
 }
 
-/// How often a process is stopped before it gives up, if it is not brought to the foreground.
+/// The number of times that a process is stopped before it gives up, if it is not brought to the foreground.
 const STOPS: usize = 20;
 
 /// Stops the process while it is in the background. Returns false if it cannot be stopped because it has no shell.

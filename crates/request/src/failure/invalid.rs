@@ -52,7 +52,7 @@ pub enum Invalid {
     /// The number of descriptors does not match the request.
     #[error("the request came without its descriptors")]
     NoDescriptors,
-    /// A file that should have come as a descriptor.
+    /// A file that should have been passed as a descriptor.
     #[error("{0} arrived without its descriptor")]
     NoDescriptor(String),
     /// The system's ssh cannot connect to a path.

@@ -93,7 +93,7 @@ const FAILURES: &[Column] = &[
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// By sharing key.
+    /// A host, by sharing key.
     Host(String),
     Activity(u64),
     /// By age, oldest first.

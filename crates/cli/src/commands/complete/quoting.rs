@@ -9,7 +9,7 @@ pub(super) struct LastWord {
     quote: Option<char>,
 }
 
-/// Returns the unquoted words of a line up to the cursor. The last one, which may be empty, is to be completed; its
+/// Returns the unquoted words of a line up to the cursor. The last one, which may be empty, is the one to complete; its
 /// quote may be open.
 pub(super) fn split(line: &str) -> (Vec<String>, LastWord) {
     let mut words = Vec::new();

@@ -1,13 +1,13 @@
-//! The sections of man pages beside synopsis and options, command by command.
+//! The sections of man pages, except the options, for each command.
 
 use anyhow::Context as _;
 
-/// A term and what it means; of an example, what it does and its lines.
+/// A term and its meaning; or the description of an example and its lines.
 pub(super) type Row = (&'static str, &'static str);
 
 /// The sections of one page.
 pub(super) struct Sections {
-    /// Instead of the one of `--help`, where that is not empty.
+    /// Replaces the synopsis of `--help`, unless it is empty.
     pub(super) synopsis: &'static str,
     pub(super) description: &'static str,
     pub(super) exit_status: &'static [Row],
@@ -17,10 +17,10 @@ pub(super) struct Sections {
     pub(super) see_also: &'static [&'static str],
 }
 
-/// The sections of the command that is typed so.
+/// Returns the sections of a command, which is named as it is typed.
 ///
 /// # Errors
-/// There are none.
+/// The command has no sections.
 pub(super) fn for_command(command: &str) -> anyhow::Result<&'static Sections> {
     ALL.iter()
         .find(|(name, _)| *name == command)

@@ -38,7 +38,7 @@ pub struct Work {
     pub failures: Option<usize>,
     /// The time limit for each host.
     pub limit: Option<Duration>,
-    /// How often a host is tried again if nothing can have run on it.
+    /// The maximum number of retries for a host on which nothing can have run.
     pub retries: u32,
 }
 
@@ -171,7 +171,7 @@ impl<'a> Elsewhere<'a> {
         &self.without_password
     }
 
-    /// Notes that the command has begun.
+    /// Notes that the command has started.
     pub fn start(&mut self, host: u32) {
         if let Some((pending, target)) = self.pending(host)
             && pending.started.is_none()

@@ -122,7 +122,7 @@ pub(super) struct Common<'a> {
     pub(super) backend: &'a Backend,
     pub(super) world: World,
     pub(super) limit: Option<Duration>,
-    /// How often a host is tried again if nothing can have run on it.
+    /// The maximum number of retries for a host on which nothing can have run.
     pub(super) retries: u32,
     pub(super) failures: Failures,
     pub(super) password: SharedPassword,
@@ -508,7 +508,7 @@ impl<'p> Feeding<'p> {
         fed
     }
 
-    /// Takes sudo's part of standard error; `None` once the command has begun.
+    /// Takes sudo's part of standard error; `None` once the command has started.
     fn watch(&mut self, data: &[u8], password: &SharedPassword) -> Option<Watched> {
         let watch = self.watch.as_mut()?;
         let mut watched = Watched {
@@ -671,7 +671,7 @@ pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     }
 }
 
-/// How long a host's answer may take after its time limit or termination. The daemon gives commands four seconds.
+/// The time limit for a host's answer after its own time limit or termination. The daemon gives commands four seconds.
 const GRACE: Duration = Duration::from_secs(6);
 
 /// The pauses of `--retry`.
@@ -681,7 +681,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 #[derive(Default)]
 struct Progressed {
     /// The daemon has the request. It may send the command along with the login, so that only the daemon knows whether
-    /// it has begun.
+    /// it has started.
     asked: bool,
     warm: bool,
     /// The failure may be temporary.

@@ -68,11 +68,11 @@ impl Tokens {
 pub(super) enum Sign {
     /// sudo asks for a password.
     Question,
-    /// The command has begun.
+    /// The command has started.
     Beginning,
 }
 
-/// Searches standard error for the tokens until the command has begun.
+/// Searches standard error for the tokens until the command has started.
 #[derive(Debug)]
 pub(super) struct Watch {
     tokens: Arc<Tokens>,

@@ -21,7 +21,7 @@ pub(crate) const IN_BACKGROUND: &str = "--in-background";
 /// The byte that reports the session's start.
 const BEGUN: u8 = b'B';
 
-/// Starts the process that stays, and returns when its session has begun or the process has ended.
+/// Starts the process that stays, and returns when its session has started or the process has ended.
 pub(super) fn launch(arguments: &[OsString], backend: &Backend) -> ExitCode {
     match try_launch(arguments, backend) {
         Ok(code) => code,

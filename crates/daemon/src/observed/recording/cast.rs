@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use trunkline::TerminalSize;
 
-/// Pending bytes are written once there are so many.
+/// The number of pending bytes at which they are written.
 const PIECE: usize = 64 * 1024;
 
 /// The first line.

@@ -45,7 +45,7 @@ pub(crate) struct Started {
 
 impl<E: Events> Running<'_, E> {
     /// Moves a session's data until it has ended and its output is written. A resumable session continues on another
-    /// connection if its own is lost. The client is told that the session has begun only when the server has started
+    /// connection if its own is lost. The client is told that the session has started only when the server has started
     /// the command: until then questions may come up, and the client's terminal must be unchanged for them.
     pub(crate) async fn run(
         &self,
@@ -67,7 +67,7 @@ impl<E: Events> Running<'_, E> {
 pub(crate) struct Resumption {
     /// The command that starts it again.
     command: Command,
-    /// How long resuming is tried.
+    /// The time limit for resuming.
     patience: Duration,
     /// Known paths of the server, shared with other sessions.
     paths: KnownPaths,
@@ -87,7 +87,7 @@ struct State {
     bridge: Bridge,
     /// The client sends nothing more.
     has_client_ended: bool,
-    /// Nobody reads what is sent to the client.
+    /// The client's output is no longer read.
     is_unread: bool,
     /// There are no more sessions with the server.
     is_over: bool,

@@ -12,7 +12,7 @@ const PIECES: usize = 16;
 
 /// Writes a channel's data, and reads no faster than it can write. Each piece is noted first.
 ///
-/// A client learns that its command has begun before anyone can read the command's output: the server's answer came
+/// A client learns that its command has started before anyone can read the command's output: the server's answer came
 /// first, one turn of the session takes it, and the next one sends it.
 ///
 /// # Errors

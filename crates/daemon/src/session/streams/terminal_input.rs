@@ -35,7 +35,7 @@ pub(crate) struct Typing {
 }
 
 impl Typing {
-    /// Allows reading the terminal: the session has begun.
+    /// Allows reading the terminal: the session has started.
     pub(crate) fn begin(&self) {
         self.begun.notify_one();
     }
@@ -50,7 +50,7 @@ impl Typing {
 pub(crate) type ListForwards = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 impl TerminalInput {
-    /// Reads `terminal` once the session has begun. Before that, the client's own questions may be answered on it.
+    /// Reads `terminal` once the session has started. Before that, the client's own questions may be answered on it.
     ///
     /// # Errors
     /// The descriptors cannot be used.

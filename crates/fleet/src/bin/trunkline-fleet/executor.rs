@@ -72,7 +72,7 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
         tty: Tty::No,
         terminal: None,
         stdio: [stdin, Stdio::Framed, Stdio::Framed],
-        // Nobody can answer: each question is answered with no, and the system's ssh runs in batch mode for hosts that
+        // No user is present: each question is answered with no, and the system's ssh runs in batch mode for hosts that
         // need it.
         answers: false,
         ssh: None,

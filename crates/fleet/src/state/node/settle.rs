@@ -220,7 +220,7 @@ impl Node {
         self.write(now, purpose, key, expected, Value::Fate(wish));
     }
 
-    /// Drops a host about which nothing more is to be reported.
+    /// Drops a host that needs no more reports.
     fn drop_mine(&mut self, place: &(JobId, u32)) {
         if let Some(mine) = self.mine.remove(place) {
             self.actions.push_back(Action::Close(intent(&mine, place)));

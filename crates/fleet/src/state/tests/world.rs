@@ -13,7 +13,7 @@ use crate::state::{
     Returned, Terms, Time, Token, Value, Written, Zones,
 };
 
-/// How long the bucket keeps its entries: longer than any course of events.
+/// The time that the bucket keeps its entries: longer than any course of events.
 const KEEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// The faults.
@@ -251,7 +251,7 @@ impl World {
         self.slots[slot].is_full = true;
     }
 
-    /// Restores the bucket's state from so many writes ago.
+    /// Restores the bucket's state from this many writes ago.
     pub(super) fn restore(&mut self, writes: usize) {
         self.log.truncate(self.log.len() - writes);
         self.sequence = self.log.last().map_or(0, |entry| entry.revision);
