@@ -70,7 +70,10 @@ pub(crate) struct Relayed {
 
 impl Relayed {
     pub(crate) fn start() -> Self {
-        let sshd = Sshd::start_default().unwrap();
+        Self::before(Sshd::start_default().unwrap())
+    }
+
+    pub(crate) fn before(sshd: Sshd) -> Self {
         let relay = Relay::start(sshd.addr()).unwrap();
         let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
         Self { sshd, relay, config }

@@ -62,27 +62,35 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
     assert_eq!(tune::recall(engine.memory(), &config), None);
 }
 
+/// A server on which there is no rsync.
+fn only_sftp() -> Sshd {
+    let sshd = Sshd::builder().config("ForceCommand internal-sftp");
+    sshd.start().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn compression_is_measured_on_a_narrow_link_and_chosen() {
-    let (relayed, directory) = (Relayed::start(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (only_sftp(), tempfile::tempdir().unwrap());
+    let relayed = Relayed::to(sshd);
+    // So narrow that on a busy machine, too, the link is what bounds a rate, and not the turns of the scheduler.
     for direction in [Direction::ToServer, Direction::ToClient] {
-        relayed.relay.set_rate(direction, Some(500_000));
+        relayed.relay.set_rate(direction, Some(300_000));
     }
     let request = relayed.request(&["Ciphers=aes128-ctr"]);
-    let report = run_tune(&engine(), &request, &options(6, directory.path())).await;
+    let report = run_tune(&engine(), &request, &options(10, directory.path())).await;
     let row = |compression: bool| {
         let mut rows = report.ciphers.iter();
         rows.find(|row| row.compression == compression).unwrap()
     };
     let both = |rates: Rates| rates.both().unwrap();
     let gain = both(row(true).compressible) / both(row(false).compressible);
-    assert!(gain > 2.0, "{:?}", report.ciphers);
+    assert!(gain > 1.5, "{:?}", report.ciphers);
     // A machine that is busy with something else may find other data slower by chance. Only then is what gains this much
     // left.
     let cost = both(row(false).incompressible) / both(row(true).incompressible);
     assert!(report.choice.compression || cost > 1.05, "{:?}", report.ciphers);
     let rate = report.link.rates.down.unwrap();
-    assert!(rate > 0.0 && rate < 750_000.0, "{rate}");
+    assert!(rate > 0.0 && rate < 450_000.0, "{rate}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +197,7 @@ async fn rsync_is_run_three_times_with_each_of_its_options() {
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     // Little data, so that all of it fits in however slow the machine is.
     let mut options = options(120, directory.path());
-    options.bytes = 64 << 20;
+    options.bytes = 128 << 20;
     let report = run_tune(&engine(), &request, &options).await;
     assert!(report.rsync.len() >= 5, "{:?}", report.notes);
     for row in &report.rsync {
@@ -205,11 +213,7 @@ async fn rsync_is_run_three_times_with_each_of_its_options() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_says_so() {
-    let sshd = Sshd::builder()
-        .config("ForceCommand internal-sftp")
-        .start()
-        .unwrap();
-    let directory = tempfile::tempdir().unwrap();
+    let (sshd, directory) = (only_sftp(), tempfile::tempdir().unwrap());
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     let report = run_tune(&engine(), &request, &options(8, directory.path())).await;
     assert!(report.ciphers[0].incompressible.both().is_some());
