@@ -37,7 +37,7 @@ mod native {
     #[pymodule_export]
     use crate::operation::{Operation, Running};
     #[pymodule_export]
-    use crate::private::{Handover, Key, Listener, PrivateHost, algorithms};
+    use crate::private::{Handover, Key, Listener, Opened, PrivateHost, algorithms};
     #[pymodule_export]
     use crate::process::{Engine, shut_down};
     #[pymodule_export]

@@ -20,7 +20,7 @@ use trunkline::config::{Algorithms, ForwardAgent, HostConfig};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::{KeyFile, key_type_of_algorithm};
 use trunkline::{HeldConnection, HostKeyVerifier, Login, Verification, refused_by_program};
-use trunkline_embed::Way;
+use trunkline_embed::{OpenedSession, Way};
 
 use crate::course::{Course, Step};
 use crate::data::{Data, duration};
@@ -361,11 +361,28 @@ impl PrivateHost {
         }))
     }
 
-    /// Starts a session.
-    fn start(&self, wanted: SessionSpec) -> PyResult<Operation> {
+    /// Opens a session in which nothing runs yet.
+    fn open(&self) -> PyResult<Operation> {
         self.operation(|process, held| async move {
-            let session = held.way.session(&wanted.into(), ALL_OF_PYTHON).await?;
-            Ok(Session::new(process, session))
+            let session = held.way.open_session().await?;
+            Ok(Opened(OfProcess::new((process, StdMutex::new(Some(session))))))
+        })
+    }
+
+    /// Starts a session, in one that was opened if there is one.
+    #[pyo3(signature = (wanted, opened=None))]
+    fn start(&self, wanted: SessionSpec, opened: Option<&Opened>) -> PyResult<Operation> {
+        let opened = match opened {
+            None => None,
+            Some(opened) => {
+                let closed = || PyValueError::new_err("the session was closed, or is in use");
+                Some(opened.take()?.ok_or_else(closed)?)
+            }
+        };
+        self.operation(|process, held| async move {
+            let options = wanted.into();
+            let started = held.way.start_in(opened, &options, ALL_OF_PYTHON, None);
+            Ok(Session::new(process, started.await?))
         })
     }
 
@@ -422,6 +439,25 @@ impl PrivateHost {
         if let Some((_, held)) = self.inner.here() {
             held.host.end();
         }
+    }
+}
+
+/// A session in which nothing runs yet, until it is closed or used.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Opened(OfProcess<(Arc<Process>, StdMutex<Option<OpenedSession>>)>);
+
+impl Opened {
+    fn take(&self) -> PyResult<Option<OpenedSession>> {
+        let (_, session) = self.0.get()?;
+        Ok(session.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+#[pymethods]
+impl Opened {
+    /// Closes it, unless it was used.
+    fn close(&self) -> PyResult<()> {
+        self.take().map(drop)
     }
 }
 

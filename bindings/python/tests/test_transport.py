@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,41 @@ def test_steps_of_a_log_in_are_as_with_paramiko(strict: Testbed, tmp_path: Path)
     ours = run_python(OURS + PROGRAM, *arguments)
     assert theirs.returncode == 0, theirs.stderr
     assert ours.stdout == theirs.stdout, ours.stderr
+
+
+def test_a_session_is_open_before_its_command_is_chosen() -> None:
+    class Open(paramiko.ServerInterface):  # type: ignore[misc]
+        def check_auth_password(self, username: str, password: str) -> int:
+            return int(paramiko.AUTH_SUCCESSFUL)
+
+        def check_channel_request(self, kind: str, chanid: int) -> int:
+            return int(paramiko.OPEN_SUCCEEDED)
+
+        def check_channel_exec_request(self, channel: Any, command: bytes) -> bool:
+            return True
+
+    here, there = socket.socketpair()
+    server, client = paramiko.Transport(there), paramiko.Transport(here)
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    server.start_server(threading.Event(), Open())
+    client.connect(username="me", password="sesame")
+    for leave in (True, False):
+        channel = client.open_session(timeout=60)
+        opened = server.accept(60)
+        assert opened is not None
+        if leave:
+            channel.close()
+            assert opened.recv(1) == b""
+            opened.close()
+            continue
+        channel.exec_command("anything")
+        opened.sendall(b"output")
+        opened.send_exit_status(5)
+        opened.close()
+        assert channel.recv(100) == b"output"
+        assert channel.recv_exit_status() == 5
+    client.close()
+    server.close()
 
 
 def test_a_server_that_says_nothing_is_given_up_in_time() -> None:

@@ -32,4 +32,4 @@ pub use trunkline_control::protocol::{ForwardKind, OnBehalf};
 pub use trunkline_control::sink::{Target, remove_stale};
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::failure::{Cause, ErrorKind, Execution, Failure};
-pub use way::{Forwarding, Way};
+pub use way::{Forwarding, OpenedSession, Way};

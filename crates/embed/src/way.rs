@@ -118,6 +118,18 @@ impl Way {
         self.start(options, routes, None).await
     }
 
+    /// Opens a session in which nothing runs yet, with the engine of this process.
+    ///
+    /// # Errors
+    /// The server refuses; the daemon has the host, which opens a session together with its command.
+    pub async fn open_session(&self) -> Result<OpenedSession, Failure> {
+        let Reach::Engine { host, .. } = &self.0 else {
+            let why = "the daemon opens a session together with its command";
+            return Err(Failure::new(ErrorKind::Configuration, why));
+        };
+        Ok(OpenedSession(host.open_session().await?))
+    }
+
     /// The same. The daemon enforces `limit`, because it knows how far the command got. With an engine of this process,
     /// the caller does.
     ///
@@ -125,6 +137,20 @@ impl Way {
     /// Nothing was started.
     pub async fn start(
         &self,
+        options: &SessionOptions,
+        routes: [Route; 3],
+        limit: Option<Duration>,
+    ) -> Result<Session, Failure> {
+        self.start_in(None, options, routes, limit).await
+    }
+
+    /// The same, in a session that was opened, if there is one.
+    ///
+    /// # Errors
+    /// Nothing was begun.
+    pub async fn start_in(
+        &self,
+        opened: Option<OpenedSession>,
         options: &SessionOptions,
         routes: [Route; 3],
         limit: Option<Duration>,
@@ -141,7 +167,12 @@ impl Way {
                 };
                 let subject = || options.subject(host.config());
                 let recorded = record(recorder, host, subject).await?;
-                let session = unless_failed(&recorded, host.start(&options.command()).await)?;
+                let command = options.command();
+                let started = match opened {
+                    Some(OpenedSession(session)) => host.start_in(session, &command),
+                    None => host.start(&command).await,
+                };
+                let session = unless_failed(&recorded, started)?;
                 Session::of_engine(session.into_parts(), routes, recorded)
             }
             Reach::Daemon(daemon) => daemon.session(options, routes, limit).await,
@@ -358,6 +389,10 @@ impl Way {
         }
     }
 }
+
+/// A session of this process's engine in which nothing runs yet. Dropping it closes it.
+#[derive(Debug)]
+pub struct OpenedSession(trunkline::Session);
 
 /// Opens an SFTP session with this process's engine, recorded in the audit trail until its end.
 async fn recorded_sftp(

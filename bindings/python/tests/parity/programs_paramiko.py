@@ -739,6 +739,10 @@ def what_a_server_says(paramiko: Any, see: See, about: Any) -> None:
     see(raised(lambda: transport.open_session().invoke_shell()))
     see(raised(transport.open_sftp_client))
     transport.close()
+    transport = _transport(paramiko, about)
+    transport.auth_password("none", "sesame")
+    see(raised(transport.open_session, "code", "text"), transport.is_active())
+    transport.close()
 
 
 def hung_up(paramiko: Any, see: See, about: Any) -> None:

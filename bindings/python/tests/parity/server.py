@@ -83,7 +83,7 @@ class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 class Judge(paramiko.ServerInterface):  # type: ignore[misc]
     """Lets people in by their names: ``me`` by a password, ``asked`` by a question, ``two`` by a key and a password.
-    It hangs up on ``gone``, and on ``enough`` with a reason."""
+    It opens no session for ``none``, and hangs up on ``gone``, and on ``enough`` with a reason."""
 
     def __init__(self, over: threading.Event, transport: paramiko.Transport) -> None:
         self._over = over
@@ -127,6 +127,8 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
         return int(paramiko.AUTH_SUCCESSFUL if responses == ["open"] else paramiko.AUTH_FAILED)
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
+        if self.user == "none":
+            return int(paramiko.OPEN_FAILED_RESOURCE_SHORTAGE)
         return int(paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE)
 
     def check_channel_direct_tcpip_request(self, chanid: int, origin: Any, destination: Any) -> int:

@@ -648,7 +648,7 @@ impl Driver {
             } => match channel.id().and_then(|id| self.ports.remove_entry(&id)) {
                 Some((id, mut port)) => {
                     port.what = what;
-                    port.lease = lease;
+                    port.lease = lease.or(port.lease.take());
                     port.terms = terms;
                     if requests.iter().any(ChannelRequest::starts) {
                         port.started = Some(started);

@@ -229,6 +229,14 @@ impl Session {
         }
     }
 
+    /// Starts a command in it, where nothing runs yet.
+    pub(crate) fn begin(&mut self, command: &Command, terms: ChannelTerms) {
+        let SessionControl { shared, ops } = &self.control;
+        let (begin, started) = begin(shared, command, None, terms);
+        let _ = ops.send(begin);
+        self.end.started = Some(started);
+    }
+
     /// Records the time of its start in the metrics.
     pub(crate) fn time(&mut self, metrics: Arc<Metrics>, opening: Opening, asked: Instant) {
         self.end.timed = Some(Timed {
@@ -612,17 +620,28 @@ impl SpareSession {
 
     /// Starts a command in it; returns the operation for the connection.
     pub(crate) fn begin(mut self, command: &Command, lease: Lease, terms: ChannelTerms) -> (Op, Session) {
-        let (started_tx, started_rx) = oneshot::channel();
-        let begin = Op::Begin {
-            channel: self.parts.shared.clone(),
-            requests: command.requests(),
-            what: command.what(),
-            started: started_tx,
-            lease: Some(lease),
-            verified_only: command.is_verified_only(),
-            terms,
-        };
-        self.parts.started = started_rx;
+        let (begin, started) = begin(&self.parts.shared, command, Some(lease), terms);
+        self.parts.started = started;
         (begin, Session::new(self.ops, self.parts))
     }
+}
+
+/// Starts a command in a session that is open, which has a place already where no `lease` is given; and the server's answer.
+fn begin(
+    channel: &Arc<ChannelShared>,
+    command: &Command,
+    lease: Option<Lease>,
+    terms: ChannelTerms,
+) -> (Op, oneshot::Receiver<Result<(), Error>>) {
+    let (started, answer) = oneshot::channel();
+    let begin = Op::Begin {
+        channel: channel.clone(),
+        requests: command.requests(),
+        what: command.what(),
+        started,
+        lease,
+        verified_only: command.is_verified_only(),
+        terms,
+    };
+    (begin, answer)
 }

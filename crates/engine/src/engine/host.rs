@@ -263,6 +263,19 @@ impl Host {
         Ok(session)
     }
 
+    /// Starts a command in a session of this host's in which nothing runs yet.
+    ///
+    /// # Errors
+    /// It asks for the agent, which [its host](Self::open_session) does not forward. The server's refusal comes from the
+    /// session.
+    pub fn start_in(&self, mut session: Session, command: &Command) -> Result<Session, Error> {
+        if command.forwards_agent() {
+            return Err(Error::agent_not_forwarded(&self.caller.config));
+        }
+        session.begin(command, self.caller.terms(&ChannelKind::Session));
+        Ok(session)
+    }
+
     /// Runs a command without input to its end and returns its output.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ... import _errors, _native
@@ -54,7 +55,7 @@ class Ended:
 class Channel(ClosingContextManager):
     """A session, whose command is chosen by ``exec_command``, ``invoke_shell`` or ``invoke_subsystem``; or a tunnel.
 
-    A session is opened when its command is known, in one flight with it.
+    A session that was not opened before is opened with its command, in one flight.
     """
 
     def __init__(self, transport: Transport, session: _native.Session | None = None) -> None:
@@ -63,6 +64,8 @@ class Channel(ClosingContextManager):
         self.origin_addr: tuple[str, int] | None = None
         self._name = str(self.chanid)
         self._session: _native.Session | None = None
+        #: The session in which the command will run, if it was opened before.
+        self._opened_before: _native.Opened | None = None
         self._env: dict[str, str] = {}
         self._terminal: Terminal | None = None
         self._lends_agent = False
@@ -82,6 +85,11 @@ class Channel(ClosingContextManager):
         self._output = _Output()
         if session is not None:
             self._begin(session)
+
+    def open(self) -> None:
+        """Opens the session, for a command that is chosen later."""
+        with self._opening():
+            self._opened_before = self.transport.host().open().wait(self.open_timeout)
 
     def native(self) -> _native.Session:
         """Return the session over which the engine makes another connection."""
@@ -141,10 +149,21 @@ class Channel(ClosingContextManager):
 
     def _start(self, start: Any) -> None:
         self._unused()
+        with self._opening():
+            opened, self._opened_before = self._opened_before, None
+            if self._lends_agent and opened is not None:
+                opened.close()
+                opened = None
+            session = self.transport.host(self._lends_agent).start(start, opened).wait(self.open_timeout)
+            session.started().wait(self.open_timeout)
+        self._begin(session)
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Closes it if it cannot be opened or started."""
         try:
             with translated():
-                session = self.transport.host(self._lends_agent).start(start).wait(self.open_timeout)
-                session.started().wait(self.open_timeout)
+                yield
         except socket.timeout:
             raise SSHException("Timeout opening channel.") from None
         except BaseException as error:
@@ -153,7 +172,6 @@ class Channel(ClosingContextManager):
             # Whoever waits for output need not wait for more.
             self.close()
             raise
-        self._begin(session)
 
     def _begin(self, session: _native.Session) -> None:
         self._session = session
@@ -265,6 +283,8 @@ class Channel(ClosingContextManager):
         self._knows_status(0)
         self._closed = True
         self._begun.set()
+        if self._opened_before is not None:
+            self._opened_before.close()
         if self._session is not None:
             self.keep_output()
             self._session.close()

@@ -238,6 +238,13 @@ class SSHClient(ClosingContextManager):
 
     # What runs on it.
 
+    def _session(self, timeout: float | None = None) -> Channel:
+        """A session that is opened with its command."""
+        if self._transport is None:
+            # As Paramiko's client says that it is closed.
+            raise AttributeError("'NoneType' object has no attribute 'open_session'")
+        return self._transport.session(timeout)
+
     def exec_command(
         self,
         command: str | bytes,
@@ -248,7 +255,7 @@ class SSHClient(ClosingContextManager):
     ) -> tuple[ChannelStdinFile, ChannelFile, ChannelStderrFile]:
         """Starts a command: its input, output and error output. ``timeout`` is for its start, and for each reading and
         writing of them."""
-        channel = self._connected.open_session(timeout=timeout)
+        channel = self._session(timeout)
         if get_pty:
             channel.get_pty()
         channel.settimeout(timeout)
@@ -267,7 +274,7 @@ class SSHClient(ClosingContextManager):
         environment: Mapping[str | bytes, str | bytes] | None = None,
     ) -> Channel:
         """Starts the login shell on a terminal."""
-        channel = self._connected.open_session()
+        channel = self._session()
         channel.get_pty(term, width, height, width_pixels, height_pixels)
         if environment:
             channel.update_environment(environment)

@@ -512,8 +512,23 @@ class Transport(ClosingContextManager):
     def open_session(
         self, window_size: int | None = None, max_packet_size: int | None = None, timeout: float | None = None
     ) -> Channel:
-        """A session, for one command, which has ``timeout`` seconds to start."""
+        """A session, for one command. The server has ``timeout`` seconds to open it, and to start the command."""
         return self.open_channel("session", timeout=timeout)
+
+    def session(self, timeout: float | None = None) -> Channel:
+        """A session that is opened with its command, which has ``timeout`` seconds to start."""
+        self._ready()
+        channel = Channel(self)
+        channel.open_timeout = self.channel_timeout if timeout is None else timeout
+        return channel
+
+    def _ready(self) -> None:
+        if not self.is_active():
+            raise SSHException("SSH session not active")
+        if not self.is_authenticated():
+            # A server that follows RFC 4252 refuses it; sshd says nothing.
+            code = OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+            raise ChannelException(code, CONNECTION_FAILED_CODE[code])
 
     def open_channel(
         self,
@@ -525,17 +540,12 @@ class Transport(ClosingContextManager):
         timeout: float | None = None,
     ) -> Channel:
         """A "session", or a "direct-tcpip" tunnel to ``dest_addr``, which the server connects to."""
-        if not self.is_active():
-            raise SSHException("SSH session not active")
-        if not self.is_authenticated():
-            # A server that follows RFC 4252 refuses it; sshd says nothing.
-            code = OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
-            raise ChannelException(code, CONNECTION_FAILED_CODE[code])
-        limit = self.channel_timeout if timeout is None else timeout
         if kind == "session":
-            channel = Channel(self)
-            channel.open_timeout = limit
+            channel = self.session(timeout)
+            channel.open()
             return channel
+        self._ready()
+        limit = self.channel_timeout if timeout is None else timeout
         if kind != "direct-tcpip":
             code = OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
             raise ChannelException(code, CONNECTION_FAILED_CODE[code])
