@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use napi::bindgen_prelude::Uint8Array;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OnceCell, oneshot, watch};
@@ -17,7 +18,7 @@ use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answerer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Agreement, Attempt, Authenticator, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method,
+    Agreement, Attempt, Authenticator, Connection, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method,
     NewPassword, NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
 };
 use trunkline_embed::{
@@ -233,9 +234,9 @@ impl Client {
     /// Waits until the server has read what it was sent, but not for longer than `limit`: sshd drops what it has not yet given to a
     /// command when the connection is closed.
     pub(crate) async fn read(&self, limit: Duration) {
-        if let Some(host) = self.own().filter(|_| self.way.initialized()) {
-            let _ = host.connection().ping(limit).await;
-        }
+        let connections = self.own().map(Host::connections).unwrap_or_default();
+        let ready = connections.iter().filter(|connection| connection.is_ready());
+        join_all(ready.map(|connection| connection.ping(limit))).await;
     }
 
     /// Ends it, and everything that goes over its connections.
@@ -568,17 +569,17 @@ impl Client {
         }
     }
 
-    /// Closes all connections of its own, and returns when the first one has ended.
+    /// Closes all connections of its own, and returns when they have ended.
     async fn finish(&self) {
         // Listeners and whoever else waits for the client's end.
         self.cancel.cancel();
         if let Some(lending) = self.lending.get().and_then(Way::host) {
             lending.end();
         }
-        if let Some(host) = self.own().filter(|_| self.way.initialized()) {
-            let connection = host.connection();
+        if let Some(host) = self.own() {
+            let connections = host.connections();
             host.end();
-            connection.wait_for_end().await;
+            join_all(connections.iter().map(Connection::wait_for_end)).await;
         }
     }
 }

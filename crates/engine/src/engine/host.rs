@@ -483,6 +483,11 @@ impl Host {
         self.pool().end();
     }
 
+    /// Returns the host's connections, made or being made. None is made for this.
+    pub fn connections(&self) -> Vec<Connection> {
+        self.pool().connections()
+    }
+
     /// Returns the host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
         self.find_in_pools(|pool| pool.control(&self.caller))
