@@ -18,8 +18,8 @@ use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answerer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Agreement, Attempt, Authenticator, Connection, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method,
-    NewPassword, NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
+    Agreement, Attempt, Authenticator, Connection, Host, HostKeyVerifier, Interaction, KeySigner, Login,
+    Method, NewPassword, NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
 };
 use trunkline_embed::{
     Change, ConnectionHold, ConnectionReport, Destination, Failure, Handshake, Incoming, Listener,

@@ -70,10 +70,10 @@ pub(crate) struct Relayed {
 
 impl Relayed {
     pub(crate) fn start() -> Self {
-        Self::before(Sshd::start_default().unwrap())
+        Self::for_server(Sshd::start_default().unwrap())
     }
 
-    pub(crate) fn before(sshd: Sshd) -> Self {
+    pub(crate) fn for_server(sshd: Sshd) -> Self {
         let relay = Relay::start(sshd.addr()).unwrap();
         let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
         Self { sshd, relay, config }

@@ -71,7 +71,7 @@ fn only_sftp() -> Sshd {
 #[tokio::test(flavor = "multi_thread")]
 async fn compression_is_measured_on_a_narrow_link_and_chosen() {
     let (sshd, directory) = (only_sftp(), tempfile::tempdir().unwrap());
-    let relayed = Relayed::to(sshd);
+    let relayed = Relayed::for_server(sshd);
     // So narrow that on a busy machine, too, the link is what bounds a rate, and not the turns of the scheduler.
     for direction in [Direction::ToServer, Direction::ToClient] {
         relayed.relay.set_rate(direction, Some(300_000));
