@@ -19,7 +19,7 @@ pub(crate) use observed::Observed;
 /// The pause after a write with an unknown outcome before the next attempt.
 const AGAIN: Time = Time::from_secs(1);
 
-/// The time that a node starts nothing after a failure of its disk.
+/// The time that a node starts nothing after a failure of a failure.
 const DISK_REST: Time = Time::from_secs(60);
 
 /// The time for which NATS may return an older value of a key than it reported. In a cluster, a server that has just
