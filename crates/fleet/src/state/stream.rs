@@ -116,7 +116,7 @@ pub struct StreamShare {
     pub refused: u32,
     /// The reason for the first of them.
     pub why: Option<String>,
-    /// How often it has started a command again.
+    /// The number of times that it has started a command again.
     pub restarts: u64,
 }
 
