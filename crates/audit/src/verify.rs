@@ -32,7 +32,6 @@ pub struct Verdict {
     pub first: Option<u64>,
     /// The last line's number, hash and time.
     pub head: Option<String>,
-    /// The time of the last line.
     pub last_time: Option<String>,
     /// The number of beginnings without an end.
     pub unfinished: usize,

@@ -263,7 +263,6 @@ pub struct SessionRequest {
 pub struct OnBehalf {
     /// The requester's public nkey.
     pub submitter: String,
-    /// The job.
     pub job: String,
 }
 

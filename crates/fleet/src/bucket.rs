@@ -174,7 +174,6 @@ pub enum BucketError {
     NoFleet {
         /// Its name.
         prefix: String,
-        /// The servers.
         servers: String,
     },
     /// The fleet already exists.
@@ -221,7 +220,6 @@ pub struct Bucket {
     /// Streams, whose entries do not expire.
     pub(crate) streams: kv::Store,
     pub(crate) prefix: String,
-    /// Its charter.
     pub charter: Charter,
 }
 

@@ -26,7 +26,6 @@ pub struct IntentLog {
 /// A change to write down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// An intent.
     Intend(Intent),
     /// The result of an intent.
     Note(Intent, Returned),

@@ -75,7 +75,6 @@ pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
     /// The order's name.
     type Id: Clone + PartialEq + From<String> + Serialize + DeserializeOwned;
 
-    /// Its kind.
     const KIND: Kind;
 
     /// Limits times to [`LONGEST_TIME`].
@@ -147,7 +146,6 @@ pub enum OrderError {
         "the {kind} speaks protocol {theirs} and this fleet {PROTOCOL}; use the same version of trunkline on all machines"
     )]
     Protocol {
-        /// Its kind.
         kind: Kind,
         /// The order's.
         theirs: u32,
@@ -160,7 +158,6 @@ pub enum OrderError {
     /// It is not signed by its submitter.
     #[error("the {kind} is not signed by {submitter}, whose name it has")]
     Signature {
-        /// Its kind.
         kind: Kind,
         /// The submitter that it names.
         submitter: String,
@@ -174,7 +171,6 @@ pub enum OrderError {
          taken"
     )]
     Time {
-        /// Its kind.
         kind: Kind,
         /// The difference in seconds.
         apart: u64,
@@ -185,7 +181,6 @@ pub enum OrderError {
          or somebody has sent again what was kept elsewhere"
     )]
     Old {
-        /// Its kind.
         kind: Kind,
         /// The difference in days, rounded down.
         days: u64,
@@ -196,7 +191,6 @@ pub enum OrderError {
     /// It has no hosts, or too many.
     #[error("a {kind} has 1 to {MOST_HOSTS} hosts, not {hosts}")]
     Hosts {
-        /// Its kind.
         kind: Kind,
         /// The number of hosts.
         hosts: usize,

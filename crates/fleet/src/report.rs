@@ -47,7 +47,6 @@ pub struct FleetReport {
     pub older_streams: u32,
 }
 
-/// The state of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
@@ -77,14 +76,11 @@ impl NodeState {
     }
 }
 
-/// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
-    /// Its name.
     pub name: String,
     /// Its site label.
     pub site: Option<String>,
-    /// Its state.
     pub state: NodeState,
     /// The version of its program.
     pub version: String,
@@ -101,7 +97,6 @@ pub struct NodeReport {
 /// The shards of a site, or of all hosts that no site claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ZoneReport {
-    /// The site.
     pub site: Option<String>,
     /// The names of the nodes that own shards of it.
     pub nodes: Vec<String>,
@@ -148,13 +143,11 @@ pub struct MoveReport {
     pub from: Option<String>,
     /// The current owner.
     pub to: String,
-    /// The reason.
     pub reason: MoveReason,
     /// The number of shards.
     pub shards: u32,
 }
 
-/// A job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct JobReport {
     /// Its name.
@@ -200,7 +193,6 @@ impl JobReport {
     }
 }
 
-/// A stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StreamReport {
     /// Its name.
@@ -234,7 +226,6 @@ pub struct StreamReport {
 /// A node's work for a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StreamNode {
-    /// Its name.
     pub name: String,
     /// The number of hosts where it runs the command.
     pub running: u32,

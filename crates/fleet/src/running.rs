@@ -48,7 +48,6 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 /// A command for a host.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// The job.
     pub job: JobId,
     /// The requester: a public nkey.
     pub submitter: String,

@@ -59,7 +59,6 @@ pub(crate) type Execute = Arc<dyn Fn(StreamWork) -> Pin<Box<dyn Future<Output = 
 /// A report about a host of a stream. The messages of each run are numbered from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// The run.
     pub run: RunNumber,
     /// The number of the message in the run.
     pub number: u64,
@@ -72,9 +71,7 @@ pub struct Piece {
 pub enum What {
     /// This node starts the command.
     Begun(String),
-    /// Output.
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Error output.
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The command has stopped or could not be started, and will be started again.
     Lost(Exit),
@@ -203,7 +200,6 @@ impl Outlet {
 /// The receiver of events.
 pub(crate) type Events = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 
-/// An event of a stream.
 pub(crate) enum StreamEvent {
     RunEnded(Run, RunEnd),
     EndWritten(StreamId, u32, bool),

@@ -18,7 +18,6 @@ use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Return
 /// The time limit for announced output to arrive once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
 
-/// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
     /// The fate of a host, by its index. A host that may have started can still turn out to have ended.

@@ -89,7 +89,6 @@ impl Process {
         }
     }
 
-    /// Waits until the process is gone.
     pub async fn wait_until_gone(&mut self) {
         match self {
             Self::Own(child) => drop(child.wait().await),

@@ -107,7 +107,6 @@ impl KeyPair {
         })
     }
 
-    /// Returns the type of the key.
     pub fn key_type(&self) -> KeyType {
         self.key_type
     }

@@ -218,7 +218,6 @@ impl Relay {
         self.shared.lock().accepted
     }
 
-    /// Returns the number of open connections.
     pub fn open_connections(&self) -> usize {
         self.shared.lock().open
     }

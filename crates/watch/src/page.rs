@@ -46,7 +46,6 @@ const COMMON: &str = include_str!("page/common.js");
 pub struct Page {
     /// The body, in HTML.
     pub body: &'static str,
-    /// The script.
     pub script: &'static str,
 }
 

@@ -152,7 +152,6 @@ impl Args {
         self.to.take().or_else(|| split_target(&mut self.command))
     }
 
-    /// Returns true if there are options for ssh.
     pub fn has_ssh_options(&self) -> bool {
         !self.ssh.to_args().is_empty()
     }
@@ -289,7 +288,6 @@ pub enum Event<'a> {
     },
     /// The connection was lost or could not be made.
     Lost {
-        /// The reason.
         reason: &'a str,
         /// The seconds until the next attempt.
         retry: f64,

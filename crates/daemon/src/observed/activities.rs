@@ -159,7 +159,6 @@ impl Running {
         }
     }
 
-    /// Returns true if it is a connection for stock ssh.
     fn is_for_stock_ssh(&self) -> bool {
         let known = self.all.lock_state();
         let activity = known.running.get(&self.id);
@@ -195,7 +194,6 @@ impl Running {
         }
     }
 
-    /// Notes a failure.
     pub(crate) fn note_failure(&self, failure: &Failure) {
         let mut known = self.all.lock_state();
         let Some(activity) = known.running.get(&self.id) else {

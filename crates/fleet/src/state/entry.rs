@@ -158,7 +158,6 @@ pub enum Fate {
     Claimed(Claim),
     /// It was executed.
     Ended {
-        /// The claim.
         claim: Claim,
         /// The result.
         returned: Returned,
@@ -248,7 +247,6 @@ impl Exit {
 /// A key with its value, as the bucket reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
     pub key: Key,
     /// The bucket's sequence number of this value. Later values of all keys have higher numbers.
     pub revision: u64,

@@ -120,7 +120,6 @@ impl LeaseState {
         losses >= 2
     }
 
-    /// Notes that a write was sent.
     pub fn note_sent(&mut self, now: Time) {
         self.in_flight = true;
         self.unresolved.get_or_insert(now);

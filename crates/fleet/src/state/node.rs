@@ -52,7 +52,6 @@ pub(crate) struct NodeSettings {
 /// A command on a host that this process intends to execute, as stored on its disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
-    /// The job.
     pub job: JobId,
     /// The host's index in the job, from 0.
     pub host: u32,
@@ -95,7 +94,6 @@ pub(crate) enum Action {
     Write {
         /// Identifies the answer.
         token: Token,
-        /// The key.
         key: Key,
         /// The expected revision.
         expected: u64,
@@ -114,7 +112,6 @@ pub(crate) enum Action {
     Close(Intent),
     /// Drop everything about a job.
     Forget(JobId),
-    /// An action for a stream.
     Stream(StreamAction),
 }
 
@@ -142,7 +139,6 @@ enum Purpose {
     Freeze,
 }
 
-/// A node.
 #[derive(Debug)]
 pub(crate) struct Node {
     settings: NodeSettings,
@@ -445,7 +441,6 @@ impl Node {
         self.streams.forget(stream);
     }
 
-    /// Handles the end of a run.
     pub(crate) fn handle_run_ended(&mut self, now: Time, run: &Run, end: RunEnd) {
         self.stir_streams();
         self.streams.run_ended(now, run, end);

@@ -19,7 +19,6 @@ const COMMON: &str = "_";
 pub struct Unit {
     /// The site; `None` for hosts without a site.
     pub site: Option<String>,
-    /// The shard.
     pub shard: u8,
 }
 

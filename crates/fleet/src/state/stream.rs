@@ -68,11 +68,9 @@ pub struct StreamPlan {
 /// One run of a command on a host of a stream. Later runs of a host are greater, on any node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
-    /// The stream.
     pub stream: StreamId,
     /// The host's index in the stream, from 0.
     pub host: u32,
-    /// The number of the run.
     pub number: RunNumber,
 }
 
@@ -85,7 +83,6 @@ pub struct RunNumber {
     pub count: u64,
 }
 
-/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
     /// The command has ended, or cannot be run.

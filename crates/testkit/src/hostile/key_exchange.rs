@@ -17,7 +17,6 @@ use super::wire::{Wire, not_the_one, unexpected_message};
 pub struct KexInit {
     /// Key exchange methods, comma-separated as on the wire.
     pub kex: String,
-    /// Host key algorithms.
     pub host_key: String,
     /// Ciphers, the same in both directions.
     pub cipher: String,
@@ -25,7 +24,6 @@ pub struct KexInit {
     pub mac: String,
     /// Compression, the same in both directions.
     pub compression: String,
-    /// True if a guessed packet follows.
     pub first_kex_packet_follows: bool,
 }
 

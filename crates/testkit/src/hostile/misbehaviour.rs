@@ -36,7 +36,6 @@ pub enum Misbehaviour {
     OldVersion,
     /// 64 KiB of binary noise instead of a banner.
     BinaryGarbage,
-    /// Closes after its banner.
     CloseAfterBanner,
     /// A packet with a length field of 4 GiB.
     HugePacket,
@@ -73,7 +72,6 @@ pub enum Misbehaviour {
     CipherNone,
     /// Announces a guessed packet that the client must ignore, but sends none.
     MissingGuess,
-    /// Closes after its KEXINIT.
     CloseAfterKexInit,
     /// Disconnects in the key exchange, with a description of 30 KiB of terminal escape sequences.
     DisconnectWithEscapes,

@@ -56,9 +56,7 @@ pub enum SessionMisbehaviour {
     TruncatedExitStatus,
     /// A channel request that wants an answer, with a name of 200 KiB.
     HugeRequestName,
-    /// Data after EOF.
     DataAfterEof,
-    /// Data after CLOSE.
     DataAfterClose,
     /// CLOSE twice.
     SecondClose,

@@ -106,7 +106,6 @@ impl Dropbear {
         crate::ssh(&self.ssh_config())
     }
 
-    /// Returns the server's log.
     pub fn log(&self) -> &ServerLog {
         &self.log
     }

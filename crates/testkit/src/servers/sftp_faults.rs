@@ -35,7 +35,6 @@ impl SftpFaults {
         Ok(Self { sshd, dir })
     }
 
-    /// Returns the sshd.
     pub fn sshd(&self) -> &Sshd {
         &self.sshd
     }

@@ -208,7 +208,6 @@ impl Sshd {
         crate::ssh(&self.ssh_config())
     }
 
-    /// Returns the server's log.
     pub fn log(&self) -> &ServerLog {
         &self.log
     }

@@ -79,7 +79,6 @@ pub trait Subject {
 /// Lines with a name and a value. A line without a name continues the previous one.
 pub type Lines = Vec<(String, String)>;
 
-/// A column.
 #[derive(Debug)]
 pub struct Column {
     /// The heading.
@@ -102,7 +101,6 @@ pub const fn text(name: &'static str, width: u16, from: u16) -> Column {
     }
 }
 
-/// Returns a column of numbers.
 pub const fn number(name: &'static str, width: u16, from: u16) -> Column {
     Column {
         name,

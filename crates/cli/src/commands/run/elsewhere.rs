@@ -43,7 +43,6 @@ pub struct Work {
 }
 
 impl Args {
-    /// Returns true if there are options for ssh.
     pub fn has_ssh_options(&self) -> bool {
         !self.ssh.to_args().is_empty()
     }

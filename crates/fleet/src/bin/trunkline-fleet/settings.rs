@@ -42,7 +42,6 @@ pub(crate) struct Settings {
     /// The node's name; by default the machine's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Its site.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) site: Option<String>,
     /// The number of hosts on which the node runs something at the same time.

@@ -35,7 +35,6 @@ pub(super) enum Stage {
 pub(super) enum Flight {
     /// Has to be sent.
     Idle,
-    /// Sent.
     Sent,
     /// Has to be sent again at this time.
     Until(Time),

@@ -16,7 +16,6 @@ use crate::state::{
 /// The time that the bucket keeps its entries: longer than any course of events.
 const KEEP: Duration = Duration::from_secs(7 * 86_400);
 
-/// The faults.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Faults {
     /// The share of lost messages, in thousandths.

@@ -12,7 +12,6 @@ use trunkline_control::sink::{Sink, Target};
 use trunkline_control::stdio::Output;
 use trunkline_fleet_client::FleetReply;
 
-/// A sink.
 pub(super) enum HostSink {
     /// The client displays it.
     Told(u32, mpsc::Sender<FleetReply>),

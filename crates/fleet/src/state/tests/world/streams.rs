@@ -14,7 +14,6 @@ use crate::state::{
 /// The maximum time from when a stopped node continues until its commands have ended.
 const COMING_TO: Duration = Duration::from_secs(4);
 
-/// An event of streams.
 pub(super) enum StreamEvent {
     /// A command ends.
     Ends(Run, RunEnd),
@@ -26,7 +25,6 @@ pub(super) enum StreamEvent {
     EndWritten(StreamId, u32, bool),
 }
 
-/// All streams.
 #[derive(Default)]
 pub(in crate::state::tests) struct Streams {
     hosts: BTreeMap<StreamId, u32>,
