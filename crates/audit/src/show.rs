@@ -1,4 +1,4 @@
-//! The audit trail for readers: what was done, on which host, for whom, and how it ended.
+//! The audit trail for readers: each action, its host, its requester and its outcome.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read as _, Write};

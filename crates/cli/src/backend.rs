@@ -239,7 +239,7 @@ impl Backend {
     }
 }
 
-/// Returns whether the usual directory cannot be made, as in a container with a read-only home, or has a name that is too long.
+/// Returns true if the usual directory cannot be made, as in a container with a read-only home, or has too long a name.
 fn has_no_place(error: &ClientError) -> bool {
     let is_usual = std::env::var_os("TRUNKLINE_DIR").is_none_or(|dir| dir.is_empty());
     let cannot = matches!(

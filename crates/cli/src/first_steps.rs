@@ -67,7 +67,7 @@ fn lacks_hosts(error: &clap::Error) -> bool {
             if names.iter().any(|name| name.contains("--hosts <HOSTS>|--group <GROUP>")))
 }
 
-/// Returns whether no daemon has run yet for this user.
+/// Returns true if no daemon has run yet for this user.
 fn is_new() -> bool {
     let var = |name: &str| std::env::var_os(name).map(PathBuf::from);
     Place::find(var).is_ok_and(|place| !place.state.exists())

@@ -71,7 +71,7 @@ pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     listen(path)
 }
 
-/// The same for metrics. If that fails, logs a warning and goes on without them.
+/// Does the same for metrics. If that fails, logs a warning and continues without them.
 pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
     let tell = |error: &io::Error| tracing::warn!("no metrics on {}: {error}", path.display());
     listen_anew(path).inspect_err(tell).ok()

@@ -41,7 +41,7 @@ use crate::stop::Stop;
 use forwards::Forwards;
 use trunkline_audit::Audit;
 
-/// Decodes what a client may send, as [`packets`] does.
+/// Returns true if a packet from a client can be decoded, as [`packets`] does.
 pub(crate) fn decodes(packet: &[u8]) -> bool {
     wire::Request::decode(packet).is_ok()
 }

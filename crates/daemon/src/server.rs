@@ -768,8 +768,8 @@ struct Questions {
     answerer: Answerer,
 }
 
-/// Returns what sends questions and messages to a client. A client with a log stands for ssh: warnings, banners and log
-/// lines are kept apart from notices.
+/// Returns the sender of questions and messages to a client. A client with a log stands for ssh: warnings, banners and
+/// log lines are kept apart from notices.
 fn asking(
     replies: &mpsc::Sender<Reply>,
     answerer: Answerer,

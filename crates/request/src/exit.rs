@@ -14,13 +14,13 @@ pub enum ExitStatus {
         /// True if it left a core dump.
         core_dumped: bool,
     },
-    /// The channel closed without a word on it; for a shell or a subsystem that is usual, for a command it means that
+    /// The channel closed without a status. For a shell or a subsystem that is usual; for a command it means that
     /// the server was killed under it.
     Unknown,
 }
 
 impl ExitStatus {
-    /// Returns whether the command exited with status 0.
+    /// Returns true if the command exited with status 0.
     pub fn success(&self) -> bool {
         *self == Self::Exited(0)
     }

@@ -1,4 +1,4 @@
-//! Failures, classified by who is to blame, and what they mean for the command.
+//! Failures, classified by the party to blame, and their meaning for the command.
 
 mod invalid;
 

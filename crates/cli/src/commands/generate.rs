@@ -25,7 +25,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the examples of a command: what each does, and how it is typed.
+/// Returns the examples of a command, each with a description and the command line.
 pub(crate) fn examples(typed: &str) -> &'static [(&'static str, &'static str)] {
     sections::for_command(typed).map_or(&[], |sections| sections.examples)
 }

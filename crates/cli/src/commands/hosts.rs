@@ -215,8 +215,8 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })
 }
 
-/// Closes the daemon's connections to a host, or all of them, and ssh's own masters; with what is to be said of those masters
-/// that stay open for a while.
+/// Closes the daemon's connections to a host, or all of them, and ssh's own masters. Returns messages about those
+/// masters that stay open for a while.
 async fn close_one(
     host: Option<HostRequest>,
     of: MastersOf,

@@ -397,7 +397,7 @@ impl Marks<'_> {
         self.0.request_size == Some(row.size)
     }
 
-    /// Returns whether the row is used for downloads, and for uploads.
+    /// Returns two flags: the row is used for downloads, and for uploads.
     fn streams(&self, row: &StreamsRow) -> [bool; 2] {
         [self.0.streams_down, self.0.streams_up].map(|chosen| chosen == Some(row.streams))
     }

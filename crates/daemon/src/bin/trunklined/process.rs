@@ -23,8 +23,8 @@ pub(super) fn reset() {
     }
 }
 
-/// Has a write beyond the hard limit on the size of files (`ulimit -f`) fail instead of ending this process. Host memory and
-/// the log can be done without.
+/// Makes a write beyond the hard limit on file sizes (`ulimit -f`) fail instead of ending this process. The daemon can
+/// work without host memory and the log.
 ///
 /// To be called inside a runtime.
 pub(super) fn outlive_file_limits() {

@@ -260,7 +260,7 @@ fn of_sudo(hosts: &[String]) -> Option<String> {
 /// The size of the part of an input in one frame.
 const PIECE: usize = 256 * 1024;
 
-/// The time that standard input may take before the user is told what is waited for.
+/// The time that standard input may take before a message tells the user that it is awaited.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn target((name, destination): (String, Destination)) -> Target {
@@ -271,7 +271,7 @@ fn target((name, destination): (String, Destination)) -> Target {
     }
 }
 
-/// Reports until everything is told, or the user has interrupted it twice. Returns which of the two it was.
+/// Reports until everything is told, or the user has interrupted it twice. Returns true in the first case.
 async fn follow(
     fleet: &mut Fleet,
     report: &mut Elsewhere<'_>,
