@@ -60,7 +60,7 @@ pub(crate) enum Running {
 const STARTED: Option<&Starter> = Some(&Starter::Installed);
 
 impl Backend {
-    /// `no_daemon`: the user wants a private daemon.
+    /// Makes a backend. With `no_daemon`, the user wants a private daemon.
     pub fn new(no_daemon: bool) -> Self {
         Self {
             no_daemon,
@@ -71,8 +71,8 @@ impl Backend {
         }
     }
 
-    /// For a command in the background. A private daemon must not hold its standard error, whose reader waits for the
-    /// end.
+    /// Makes a backend for a command in the background. A private daemon must not hold its standard error, whose reader
+    /// waits for the end.
     pub(crate) fn in_background(no_daemon: bool) -> Self {
         Self {
             in_background: true,
@@ -189,7 +189,7 @@ impl Backend {
         Ok(client)
     }
 
-    /// The same without a runtime, with the shared daemon. Returns `None` if more than one request is needed; then
+    /// Asks the shared daemon for a session, without a runtime. Returns `None` if more than one request is needed; then
     /// nothing was started.
     pub(crate) fn call(
         &self,

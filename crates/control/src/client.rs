@@ -185,13 +185,12 @@ impl Client {
         Self::open(place, starter, &here, &Opening::hello()?).await
     }
 
-    /// The same, with a request of a process in the namespaces `here`, sent together with the hello, so that the daemon
+    /// Connects with a request of a process in the namespaces `here`, sent together with the hello, so that the daemon
     /// starts on it while its welcome is on the way. After an error, nothing was started: a daemon in other namespaces
     /// refuses the request, one of another protocol does not read it, and none starts on it before its welcome has
     /// left.
     ///
     /// # Errors
-    /// [`ClientError`].
     /// [`ClientError`].
     pub async fn connect_with(
         place: &Place,
@@ -549,7 +548,7 @@ impl RequestWriter {
     }
 }
 
-/// Reading and writing report the daemon's end differently.
+/// Converts an error at the daemon's end, which reading and writing report differently.
 fn gone_error(error: FrameError) -> ClientError {
     match &error {
         FrameError::Io(io)

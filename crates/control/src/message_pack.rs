@@ -244,7 +244,7 @@ impl<'de> Values<'_, 'de> {
         seed.deserialize(&mut *self.reader).map(Some)
     }
 
-    /// Each value takes at least a byte.
+    /// Limits the hint to the rest of the bytes: each value takes at least one.
     fn hint(&self) -> Option<usize> {
         Some(self.left.min(self.reader.rest.len()))
     }

@@ -59,7 +59,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     Ok((UnixListener::from_std(socket.into())?, own))
 }
 
-/// The same, replacing any existing file.
+/// Listens on a socket that replaces any existing file.
 ///
 /// # Errors
 /// The system's error.
@@ -71,7 +71,7 @@ pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     listen(path)
 }
 
-/// Does the same for metrics. If that fails, logs a warning and continues without them.
+/// Listens on the socket of the metrics. If that fails, logs a warning and continues without them.
 pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
     let tell = |error: &io::Error| tracing::warn!("no metrics on {}: {error}", path.display());
     listen_anew(path).inspect_err(tell).ok()

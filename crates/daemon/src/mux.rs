@@ -46,7 +46,7 @@ pub(crate) fn decodes(packet: &[u8]) -> bool {
     wire::Request::decode(packet).is_ok()
 }
 
-/// The same for a client in proxy mode.
+/// Returns true if a packet from a client in proxy mode can be decoded.
 pub(crate) fn decodes_proxied(packet: &bytes::Bytes) -> bool {
     proxy::decodes(packet)
 }
@@ -280,7 +280,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Listens at a socket's path, and serves who comes.
+    /// Listens at a socket's path, and serves its clients.
     fn listen(self: &Arc<Self>, socket: &Arc<Socket>, host: &HostConfig) -> Result<Listening, Error> {
         if self.stop.request().is_some() {
             return Err(Error::Closed {

@@ -84,7 +84,7 @@ impl ProgramEngine {
         self.recorder.flush().await;
     }
 
-    /// The same when the program ends: open records end with it.
+    /// Writes the rest of the audit trail when the program ends: open records end with it.
     pub async fn close_trail(&self) {
         self.recorder.close().await;
     }

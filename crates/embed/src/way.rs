@@ -118,10 +118,10 @@ impl Way {
         self.start(options, routes, None).await
     }
 
-    /// Opens a session in which nothing runs yet, with the engine of this process.
+    /// Opens a session without a command, with the engine of this process.
     ///
     /// # Errors
-    /// The server refuses; the daemon has the host, which opens a session together with its command.
+    /// The server refuses, or the host is the daemon's, which opens sessions only together with their commands.
     pub async fn open_session(&self) -> Result<OpenedSession, Failure> {
         let Reach::Engine { host, .. } = &self.0 else {
             let why = "the daemon opens a session together with its command";
@@ -130,8 +130,8 @@ impl Way {
         Ok(OpenedSession(host.open_session().await?))
     }
 
-    /// The same. The daemon enforces `limit`, because it knows how far the command got. With an engine of this process,
-    /// the caller does.
+    /// Starts a session with a time limit. The daemon enforces `limit`, because it knows how far the command got. With
+    /// an engine of this process, the caller does.
     ///
     /// # Errors
     /// Nothing was started.
@@ -144,10 +144,10 @@ impl Way {
         self.start_in(None, options, routes, limit).await
     }
 
-    /// The same, in a session that was opened, if there is one.
+    /// Starts a session like [`Self::start`], in an opened one if there is one.
     ///
     /// # Errors
-    /// Nothing was begun.
+    /// Nothing was started.
     pub async fn start_in(
         &self,
         opened: Option<OpenedSession>,
@@ -335,7 +335,7 @@ impl Way {
         self.sftp_with(Vec::new()).await
     }
 
-    /// The same, with environment variables for its server, which accepts only those in its AcceptEnv.
+    /// Opens an SFTP session with environment variables for its server, which accepts only those in its AcceptEnv.
     ///
     /// # Errors
     /// As [`Self::tcp`].
@@ -390,7 +390,7 @@ impl Way {
     }
 }
 
-/// A session of this process's engine in which nothing runs yet. Dropping it closes it.
+/// A session of this process's engine without a command so far. Dropping it closes it.
 #[derive(Debug)]
 pub struct OpenedSession(trunkline::Session);
 

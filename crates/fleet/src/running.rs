@@ -219,7 +219,7 @@ pub async fn run(
     run_counted(bucket, options, executor, told, Arc::default()).await
 }
 
-/// The same, and counts its work in `metrics`.
+/// Runs a node like [`run`], and counts its work in `metrics`.
 ///
 /// # Errors
 /// As for [`run`].

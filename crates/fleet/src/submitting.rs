@@ -328,7 +328,7 @@ pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>
     Ok(places.filter_map(|place| hosts.get(place).cloned()).collect())
 }
 
-/// The jobs that the fleet keeps, the oldest first: without their cancellation and failures.
+/// Returns the jobs that the fleet keeps, the oldest first, without their cancellations and failures.
 ///
 /// # Errors
 /// NATS does not answer.

@@ -62,7 +62,7 @@ enum Effect {
     Replaces,
 }
 
-/// Every tool.
+/// Returns every tool.
 pub(crate) fn all() -> Vec<Tool> {
     use Effect::{Destroys, Reads, Replaces};
     vec![

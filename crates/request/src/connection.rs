@@ -22,7 +22,7 @@ pub struct ConnectionReport {
     pub busy: bool,
     /// True if its server has not answered for so long that new sessions use another connection, if possible.
     pub silent: bool,
-    /// Whether it was asked to close, and gets nothing new while the last of its sessions run.
+    /// True if it was asked to close, and gets nothing new while its last sessions run.
     pub closing: bool,
     /// The last measured traffic, in bits per second.
     pub rate: u64,
@@ -35,17 +35,17 @@ pub struct ConnectionReport {
     pub closes_in: Option<Duration>,
 }
 
-/// Connections that were asked to close.
+/// The number of connections that were asked to close.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
-    /// Those on which nothing runs any more.
+    /// The number of idle ones, which are closed.
     pub now: usize,
-    /// Those that close when their sessions have ended.
+    /// The number that close when their sessions have ended.
     pub later: usize,
 }
 
 impl Closed {
-    /// The number of all of them.
+    /// Returns the total.
     pub fn count(self) -> usize {
         self.now + self.later
     }

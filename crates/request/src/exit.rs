@@ -25,7 +25,7 @@ impl ExitStatus {
         *self == Self::Exited(0)
     }
 
-    /// The status as a shell would show it: 128 plus the number for signals, 255 when not known.
+    /// Returns the status as a shell would show it: 128 plus the number for signals, 255 if it is unknown.
     pub fn code(&self) -> u32 {
         match self {
             Self::Exited(status) => *status,

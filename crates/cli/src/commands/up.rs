@@ -245,7 +245,7 @@ fn command_line(process: Pid) -> Result<Vec<OsString>, &'static str> {
     Ok(words(&bytes))
 }
 
-/// Each word in /proc/PID/cmdline ends with a NUL.
+/// Splits the content of /proc/PID/cmdline, where each word ends with a NUL.
 #[cfg(target_os = "linux")]
 fn words(bytes: &[u8]) -> Vec<OsString> {
     let Some(words) = bytes.strip_suffix(&[0]) else {
@@ -268,7 +268,7 @@ fn parent_of(process: Pid) -> Result<Pid, &'static str> {
     parent.and_then(Pid::from_raw).ok_or(UNREADABLE)
 }
 
-/// Other systems have no file to read it from, so stock ssh connects by itself there.
+/// Fails, because other systems have no file for the command line. Stock ssh connects by itself there.
 #[cfg(not(target_os = "linux"))]
 fn command_line(_: Pid) -> Result<Vec<OsString>, &'static str> {
     Err(UNREADABLE)

@@ -141,7 +141,7 @@ pub(crate) fn file_name(host: &str) -> String {
     stem
 }
 
-/// FNV-1a with 64 bits: equal in every run and version, unlike std's hasher.
+/// Hashes with FNV-1a of 64 bits, which is equal in every run and version, unlike std's hasher.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

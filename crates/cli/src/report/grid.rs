@@ -52,7 +52,7 @@ pub(crate) fn wrap(line: &str, hang: usize, width: Option<u16>) -> String {
     break_line(line, hang, width, |word| vec![word])
 }
 
-/// The same, but a word that does not fit, such as a list of algorithms, is broken after commas.
+/// Wraps a line like [`wrap`], but breaks a word that does not fit, such as a list of algorithms, after commas.
 pub(crate) fn wrapped_list(line: &str, hang: usize, width: Option<u16>) -> String {
     break_line(line, hang, width, |word| word.split_inclusive(',').collect())
 }

@@ -66,8 +66,8 @@ pub enum Stream {
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
 impl LinePrefixer {
-    /// For one stream of `host`, the `number`th of the command. `colours` are those of the stream that it is printed
-    /// on.
+    /// Makes the prefixer for one stream of `host`, the `number`th of the command. `colours` are those of the stream
+    /// that the lines are printed on.
     pub(crate) fn new(names: &Names, host: &str, number: usize, stream: Stream, colours: Colours) -> Self {
         let prefix = match stream {
             _ if names.absent => String::new(),

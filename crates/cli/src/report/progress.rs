@@ -18,7 +18,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For a run over `total` hosts. Shown if `on_terminal`: standard error is a terminal.
+    /// Makes the bar for a run over `total` hosts. It is shown if standard error is a terminal (`on_terminal`).
     pub(crate) fn new(total: usize, on_terminal: bool) -> Self {
         let target = if on_terminal {
             live::target()

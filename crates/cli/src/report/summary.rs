@@ -16,7 +16,7 @@ pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
     table(results, width, true)
 }
 
-/// The same for actions that run no commands.
+/// Returns the table of failures of actions that run no commands.
 pub(crate) fn failures_without_commands(results: &[HostResult], width: Option<u16>) -> String {
     table(results, width, false)
 }

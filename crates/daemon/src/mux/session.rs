@@ -346,8 +346,8 @@ impl<'a> OverMuxSocket<'a> {
 }
 
 impl Events for OverMuxSocket<'_> {
-    /// Without a terminal, makes the client leave raw mode and tells its user, as OpenSSH's master does (clientloop.c,
-    /// `client_status_confirm`).
+    /// Makes the client leave raw mode if it lacks a terminal, and tells its user, as OpenSSH's master does
+    /// (clientloop.c, `client_status_confirm`).
     async fn tell_begun(&self, lacks_terminal: bool) {
         // The task that waits for the client to leave notices a failure.
         let _ = self.open().await;

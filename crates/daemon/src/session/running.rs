@@ -302,7 +302,7 @@ impl<E: Events> Pump<'_, E> {
     }
 }
 
-/// The end of a session whose streams have ended.
+/// Returns the end of a session whose streams have ended.
 fn combine(written: io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
     let status = status?;
     // A reader that has left had enough. A full disk loses output.

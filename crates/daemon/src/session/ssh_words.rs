@@ -262,7 +262,7 @@ fn at_level(level: LogLevel, text: impl Into<String>) -> WordsOfSsh {
     }
 }
 
-/// The reasons of RFC 4254 section 5.1, as channels.c names them.
+/// Names a reason of RFC 4254 section 5.1 like channels.c.
 fn open_failure(reason: u32) -> &'static str {
     match reason {
         1 => "administratively prohibited",

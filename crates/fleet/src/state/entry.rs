@@ -229,7 +229,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The result for a host if NATS holds something that no node wrote.
+    /// Returns the result for a host if NATS holds something that no node wrote.
     pub(crate) fn tampered_exit() -> Self {
         Self::Failed {
             kind: ErrorKind::Peer,

@@ -23,7 +23,8 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// A lost node is replaced within 20 s, and a node that is slow for some seconds loses nothing.
+    /// Returns terms with which a lost node is replaced within 20 s, and a node that is slow for some seconds loses
+    /// nothing.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(15),
@@ -67,7 +68,7 @@ struct Held {
 }
 
 impl LeaseState {
-    /// The state of a key about which nothing is known yet.
+    /// Makes the state of a key about which nothing is known yet.
     pub fn new(terms: Terms) -> Self {
         Self {
             terms,

@@ -306,7 +306,7 @@ impl Node {
         live.map(|(name, (member, _))| (name.as_str(), member))
     }
 
-    /// The highest revision seen.
+    /// Returns the highest revision seen.
     pub(crate) fn highest(&self) -> u64 {
         self.highest
     }

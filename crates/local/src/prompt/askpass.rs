@@ -194,7 +194,7 @@ impl Prompter for Askpass {
 }
 
 impl fmt::Debug for Askpass {
-    /// Without the environment, which may contain secrets of other programs.
+    /// Leaves out the environment, which may contain secrets of other programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Askpass")
             .field("program", &self.program)

@@ -31,7 +31,7 @@ impl HostPattern {
         matches_glob(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
     }
 
-    /// The same, but `*` and `?` also match dots: a denial applies in every domain.
+    /// Matches a host, but `*` and `?` also match dots: a denial applies in every domain.
     pub(crate) fn encloses(&self, host: &str) -> bool {
         matches_glob(&self.0, &host.to_ascii_lowercase(), |_| true)
     }

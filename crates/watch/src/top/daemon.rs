@@ -68,7 +68,7 @@ impl Subject for Model {
         summary(self, palette)
     }
 
-    /// Also returns the key for the host of a session.
+    /// Returns the sharing key of a row's host.
     fn sharing(&self, row: &Row) -> Option<String> {
         let name = match row {
             Row::Host(sharing) => return Some(sharing.clone()),

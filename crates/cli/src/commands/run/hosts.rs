@@ -80,7 +80,8 @@ impl ManyHosts {
         self.selection_among(&[], config_file, world, backend).await
     }
 
-    /// The same, but a pattern matches these names, or aliases of ssh_config if it matches none of them.
+    /// Returns the hosts like [`Self::selection`], but a pattern matches these names, or aliases of ssh_config if it
+    /// matches none of them.
     pub(crate) async fn selection_among(
         &self,
         names: &[String],
@@ -199,7 +200,7 @@ pub(super) fn suggestion(near: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// For hosts without an address, suggests the aliases of ssh_config that were probably meant.
+/// Suggests the aliases of ssh_config that were probably meant for hosts without an address.
 pub(crate) async fn misspelt(
     names: &[&str],
     config_file: Option<&OsStr>,

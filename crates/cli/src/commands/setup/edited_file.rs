@@ -98,7 +98,7 @@ impl EditedFile {
         self.write(text)
     }
 
-    /// The same for a file of our own, without a copy.
+    /// Writes a file of our own, without a copy of the old content.
     ///
     /// # Errors
     /// As [`Self::replace`].

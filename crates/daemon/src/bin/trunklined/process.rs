@@ -26,7 +26,7 @@ pub(super) fn reset() {
 /// Makes a write beyond the hard limit on file sizes (`ulimit -f`) fail instead of ending this process. The daemon can
 /// work without host memory and the log.
 ///
-/// To be called inside a runtime.
+/// Must be called inside a runtime.
 pub(super) fn outlive_file_limits() {
     forget(SignalKind::from_raw(Signal::XFSZ.as_raw()));
 }

@@ -373,7 +373,7 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// While the client waits for an answer, makes a silent connection give up soon.
+    /// Makes a silent connection give up soon while the client waits for an answer.
     async fn watch(&self, control: &SessionControl) -> Infallible {
         loop {
             self.shared

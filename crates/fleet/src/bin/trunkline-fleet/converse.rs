@@ -273,8 +273,8 @@ async fn follow(
     })
 }
 
-/// For a job that its submitter has cancelled, reports as not started the hosts that no node has taken and none will
-/// take: later nodes find it cancelled. Returns true if that completes the report.
+/// Reports as not started the hosts of a cancelled job that no node has taken and none will take: later nodes find the
+/// job cancelled. Returns true if that completes the report.
 async fn give_up(
     bucket: &Bucket,
     job: &JobId,

@@ -155,7 +155,7 @@ fn of_this_machine(error: &std::io::Error) -> Failure {
     Failure::new(ErrorKind::Local, format!("a pipe for the job's input: {error}"))
 }
 
-/// The daemon had the request, and only the daemon knows how far it got.
+/// Makes the failure of a request that the daemon has received: only the daemon knows how far it got.
 fn after_start(error: ClientError) -> Failure {
     Failure::from(error).after_start()
 }

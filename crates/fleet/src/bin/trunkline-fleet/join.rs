@@ -184,7 +184,7 @@ fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> 
     Ok((settings, given))
 }
 
-/// The machine's name, without its domain.
+/// Returns the machine's name, without its domain.
 fn machine() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use trunkline_control::place::Place;
 
-/// The socket where the node is told to drain or to leave.
+/// Returns the socket where the node is told to drain or to leave.
 pub(crate) fn socket(place: &Place) -> PathBuf {
     place.runtime.join("fleet.sock")
 }
 
-/// The socket where the node serves its metrics.
+/// Returns the socket where the node serves its metrics.
 pub(crate) fn metrics_socket(place: &Place) -> PathBuf {
     place.runtime.join("fleet-metrics.sock")
 }
 
-/// The settings, beside `config.toml`.
+/// Returns the file of settings, next to `config.toml`.
 pub(crate) fn settings(place: &Place) -> PathBuf {
     place.config.with_file_name("fleet.toml")
 }

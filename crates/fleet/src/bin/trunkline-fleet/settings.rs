@@ -79,7 +79,7 @@ impl AllowFile {
 }
 
 impl AllowSource for AllowFile {
-    /// The file is only a few lines long, so reading it costs less than reliably detecting a change.
+    /// Reads the file, which has only a few lines: that costs less than reliably detecting a change.
     fn current(&self) -> Result<Arc<AllowList>, String> {
         let file = self.file.display();
         let text = fs::read_to_string(&self.file).map_err(|error| format!("{file}: {error}"))?;

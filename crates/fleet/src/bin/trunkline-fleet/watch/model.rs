@@ -40,7 +40,7 @@ pub(crate) struct Totals {
 }
 
 impl FleetModel {
-    /// The state before anything was reported.
+    /// Makes the state before the first report.
     pub(crate) fn of_nobody_yet() -> Self {
         Self {
             lost: Some("asking NATS".into()),
