@@ -18,13 +18,13 @@ use trunkline_embed::{
 use crate::hosts::Host;
 use crate::spool::Spool;
 
-/// How long the output of an ended command can be read.
+/// The time that the output of an ended command can be read.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// The most commands that are remembered. The oldest ended ones go first.
 const MOST: usize = 128;
 
-/// How long a command may take to end once it was told to.
+/// The time limit for a command to end once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A command to run.

@@ -22,14 +22,14 @@ use pattern::{CommandPattern, Directory, HostPattern};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rules {
-    /// Who is asked when a rule requires it.
+    /// The party to ask when a rule requires it.
     #[serde(deserialize_with = "asking")]
     pub(crate) ask: Asking,
     pub(crate) limits: Limits,
     /// The ssh_config to use instead of the user's own (`ssh -F`): an absolute path.
     #[serde(deserialize_with = "absolute")]
     pub(crate) ssh_config: Option<PathBuf>,
-    /// Whether calls are recorded even if `config.toml` does not ask for an audit trail.
+    /// Says if calls are recorded even if `config.toml` does not ask for an audit trail.
     pub(crate) record: Record,
     #[serde(rename = "allow")]
     allowing: Vec<Rule>,
@@ -66,7 +66,7 @@ fn absolute<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PathBuf>, D::Er
     }
 }
 
-/// Whether calls are recorded.
+/// The setting for the record of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Record {
