@@ -631,11 +631,13 @@ impl Pool {
         state.lanes.is_empty() && !state.pinned
     }
 
-    /// The connections on which something runs that closing them would wait for.
+    /// Returns the number of connections with work that a close would wait for.
     pub(crate) fn used_lanes(&self) -> usize {
         let State { policy, lanes, .. } = &*self.state();
-        let is_used = |(id, lane): &(&LaneId, &Lane)| lane.holders > 0 || policy.load(**id) != (0, 0);
-        lanes.iter().filter(is_used).count()
+        lanes
+            .iter()
+            .filter(|(id, lane)| lane.holders > 0 || policy.load(**id) != (0, 0))
+            .count()
     }
 
     pub(crate) fn close(&self, closing: Closing) {

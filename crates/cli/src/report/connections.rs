@@ -336,6 +336,7 @@ pub(crate) mod tests {
             spares: 1,
             busy: false,
             silent: false,
+            closing: false,
             rate: 0,
             sent: 3 << 20,
             received: 5 << 10,
