@@ -196,7 +196,7 @@ async fn rsync_is_run_three_times_with_each_of_its_options() {
     let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     // Little data, so that all of it fits in however slow the machine is.
-    let mut options = options(120, directory.path());
+    let mut options = options(600, directory.path());
     options.bytes = 128 << 20;
     let report = run_tune(&engine(), &request, &options).await;
     assert!(report.rsync.len() >= 5, "{:?}", report.notes);
