@@ -159,7 +159,6 @@ impl Sockets {
     /// # Errors
     /// The host needs the system's ssh, or could not be reached a moment ago. The path cannot be used, or belongs to
     /// another host.
-    /// host's.
     pub(crate) async fn listen(
         self: &Arc<Self>,
         request: HostRequest,
@@ -273,7 +272,7 @@ impl Sockets {
         }
         if !state.stands() {
             state.listening = None;
-            state.listening = Some(self.listen(&socket, host)?);
+            state.listening = Some(self.listen_at(&socket, host)?);
         }
         state.expect(client, request, host);
         drop(state);
@@ -281,7 +280,7 @@ impl Sockets {
     }
 
     /// Listens at a socket's path, and serves its clients.
-    fn listen(self: &Arc<Self>, socket: &Arc<Socket>, host: &HostConfig) -> Result<Listening, Error> {
+    fn listen_at(self: &Arc<Self>, socket: &Arc<Socket>, host: &HostConfig) -> Result<Listening, Error> {
         if self.stop.request().is_some() {
             return Err(Error::Closed {
                 host: host.original_host.clone(),

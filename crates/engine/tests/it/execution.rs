@@ -501,7 +501,7 @@ async fn a_connection_that_this_side_closes_says_that_its_command_may_have_start
     let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
     session.wait_for_start().await.unwrap();
-    assert_eq!(engine.close(true, |_| true), 1);
+    assert_eq!(engine.close(true, |_| true).count(), 1);
     let error = session.wait().await.unwrap_err();
     assert_eq!(error.execution(), MayHaveStarted, "{error}");
 }
