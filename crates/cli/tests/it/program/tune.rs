@@ -3,12 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Direction, Relay};
 
 use crate::home::{
     Home, assert_prints, assert_says, assert_status, describe, fail, finish, server, succeed, text,
     with_status,
 };
+use crate::tty::Terminal;
 
 #[test]
 fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
@@ -126,6 +128,27 @@ fn far_away_sessions_are_chosen_only_beside_the_usual_number() {
             "{direction}: {report:#}"
         );
     }
+}
+
+#[test]
+fn an_error_does_not_begin_behind_the_progress() {
+    let (server, home) = (server(), Home::new());
+    let relay = Relay::start(server.addr()).unwrap();
+    relay.set_rate(Direction::ToServer, Some(500_000));
+    let config = server.ssh_config_via("narrow", relay.addr()).unwrap();
+    let mut command = home.trunkline();
+    let mut terminal = Terminal::start(command.args(["tune", "-F"]).arg(config).arg("narrow"));
+    terminal.expect("1/");
+    let is_daemon = |pid: &rustix::process::Pid| {
+        fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid()))
+            .is_ok_and(|name| name.trim_end() == "trunklined")
+    };
+    for daemon in home.processes().iter().filter(|pid| is_daemon(pid)) {
+        kill_process(*daemon, Signal::KILL).unwrap();
+    }
+    let before = terminal.expect("trunkline: narrow: the daemon ended");
+    assert!(before.ends_with("\r\u{1b}[2K"), "{before:?}");
+    terminal.end();
 }
 
 #[test]

@@ -541,3 +541,38 @@ fn each_connection_has_a_line_in_the_log_when_it_is_over() {
     fail(255, nobody.args(["-p", "1", server.alias(), "true"]));
     assert!(home.log().contains("no connection to "), "{}", home.log());
 }
+
+#[test]
+fn a_limit_of_the_first_shell_on_the_size_of_files_does_not_end_the_daemon() {
+    let (server, home) = (server(), Home::new());
+    let script = format!("ulimit -f 1; \"$T\" ssh -F \"$F\" {} echo ran", server.alias());
+    let output = succeed(&mut home.shell(&server, &script));
+    assert_eq!(text(&output.stdout), "ran\n");
+    let daemon = home.daemon();
+    assert!(daemon.is_some());
+    assert_status(&home.run_on(&server, "true"), 0);
+    assert_eq!(home.daemon(), daemon);
+}
+
+#[test]
+fn a_client_with_forwardings_alone_is_told_that_they_end_with_the_daemon() {
+    let (server, home) = (server(), Home::new());
+    let port = trunkline_testkit::free_port();
+    let mut forwarding = home.ssh(&server);
+    forwarding.args([
+        "-N",
+        "-L",
+        &format!("127.0.0.1:{port}:127.0.0.1:{}", server.port()),
+        server.alias(),
+    ]);
+    let child = forwarding.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it listens", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
+    let output = with_status(255, child.wait_with_output().unwrap());
+    assert_eq!(
+        text(&output.stderr),
+        "trunkline: the daemon ended, and with it what was forwarded here\n"
+    );
+}
