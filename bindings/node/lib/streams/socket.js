@@ -32,8 +32,9 @@ class Socket extends EventEmitter {
     return !this.destroyed;
   }
 
+  /** Programs look here whether a client can be used: its end() is the socket's. */
   get writable() {
-    return !this.destroyed;
+    return !(this.destroyed || (this._client._ending && this._client._sock === this));
   }
 
   /** The part of a stream's state that programs look at. */
@@ -42,7 +43,7 @@ class Socket extends EventEmitter {
   }
 
   get _writableState() {
-    return { ended: this.destroyed, destroyed: this.destroyed };
+    return { ended: !this.writable, destroyed: this.destroyed };
   }
 
   /** Nagle's algorithm is always off. */

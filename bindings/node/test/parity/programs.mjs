@@ -402,8 +402,17 @@ export const onOpenssh = {
     sock.on('close', () => events.push('socket'));
     client.on('close', () => events.push('client'));
     sock.destroy();
+    see(sock.destroyed, sock.writable, sock.readable);
     await closed(client);
     see(events.sort(), sock.destroyed, sock.writable);
+  },
+  '_sock of a client that ends': async ({ client, see }) => {
+    // What simple-ssh looks at before it runs its next command.
+    const { _sock: sock } = client;
+    client.end();
+    see(sock.writable, sock._writableState.ended, sock._readableState.ended, sock.readable, sock.destroyed);
+    await closed(client);
+    see(sock.writable, sock._writableState.ended, sock._readableState.ended, sock.readable, sock.destroyed);
   },
   'the close that comes after the end can be waited for': async ({ client, see }) => {
     client.end();
