@@ -177,7 +177,7 @@ impl Stream {
         let feed = async {
             match stdin {
                 Input::Program(writer) => outlet.empty(writer).await,
-                routed => {
+                routed @ Input::Routed(_) => {
                     if let Input::Routed(routed) = std::mem::replace(routed, Input::Program(Writer::at_end()))
                     {
                         Box::pin(routed.carry()).await;
@@ -511,10 +511,12 @@ impl Flow {
                 Ok(reader.is_complete().await)
             }
             // In a box, as all that few streams need: an idle stream's task would have room for it.
-            routed => match std::mem::replace(routed, Output::Program(Reader::at_end())) {
-                Output::Routed(routed) => Box::pin(routed.carry(control)).await,
-                Output::Program(_) => Ok(true),
-            },
+            routed @ Output::Routed(_) => {
+                match std::mem::replace(routed, Output::Program(Reader::at_end())) {
+                    Output::Routed(routed) => Box::pin(routed.carry(control)).await,
+                    Output::Program(_) => Ok(true),
+                }
+            }
         }
     }
 
