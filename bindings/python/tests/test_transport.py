@@ -113,7 +113,7 @@ def test_a_session_is_open_before_its_command_is_chosen() -> None:
     client.connect(username="me", password="sesame")
     for leave in (True, False):
         channel = client.open_session(timeout=60)
-        opened = server.accept(60)
+        opened: Any = server.accept(60)
         assert opened is not None
         if leave:
             channel.close()

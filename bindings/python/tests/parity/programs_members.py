@@ -212,6 +212,13 @@ def known_hosts(paramiko: Any, see: See, about: Any) -> None:
     see("more" in paramiko.HostKeys(file))
 
 
+def listed(paramiko: Any, see: See, about: Any) -> None:
+    """The names that ``dir`` lists, which shells complete."""
+    see(sorted({"Agent", "AuthHandler", "Channel", "ServerInterface", "Transport", "util"} - set(dir(paramiko))))
+    see(sorted({"Transport", "SSHException", "MSG_KEXINIT"} - set(dir(paramiko.transport))))
+    see([name for name in dir(paramiko) if not name.startswith("_") and not hasattr(paramiko, name)])
+
+
 def utilities(paramiko: Any, see: See, about: Any) -> None:
     util = paramiko.util
     numbers = (0, 1, 127, 128, 255, 256, -1, -128, -129, -32768, 2**64, -(2**70))
@@ -251,6 +258,7 @@ def utilities(paramiko: Any, see: See, about: Any) -> None:
 
 
 on_openssh: dict[str, Program] = {
+    "names of modules": listed,
     "members that are set": members,
     "buffered pipes": pipes,
     "exceptions by themselves": exceptions,

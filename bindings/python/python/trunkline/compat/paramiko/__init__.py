@@ -114,7 +114,7 @@ key_classes = [RSAKey, Ed25519Key, ECDSAKey]
 
 
 #: What is not here is Paramiko's own.
-__getattr__ = _original.attributes_of(__name__)
+__getattr__, __dir__ = _original.attributes_of(__name__), _original.names_of(__name__)
 for _module in (
     agent,
     buffered_pipe,
@@ -135,6 +135,7 @@ for _module in (
     util,
 ):
     vars(_module)["__getattr__"] = _original.attributes_of(_module.__name__)
+    vars(_module)["__dir__"] = _original.names_of(_module.__name__)
 
 
 def install() -> None:

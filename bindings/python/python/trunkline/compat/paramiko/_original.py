@@ -43,6 +43,19 @@ def attributes_of(module: str) -> Callable[[str], Any]:
     return attribute
 
 
+def names_of(module: str) -> Callable[[], list[str]]:
+    """A module's ``__dir__``: its own names, and those of the original's that it has by ``__getattr__``."""
+
+    def names() -> list[str]:
+        try:
+            original = dir(importlib.import_module(_NAME + module[len(_OURS) :]))
+        except ImportError:
+            original = []
+        return sorted({*vars(sys.modules[module]), *(name for name in original if not name.startswith("_"))})
+
+    return names
+
+
 def transport_class() -> Any:
     """The original's transports, which can serve."""
     try:
