@@ -74,6 +74,10 @@ fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Optio
             let why = error.system_words()?;
             without_log(format!("Read from remote host {host}: {why}"))
         }
+        Error::Protocol {
+            source: trunkline_proto::Error::Corrupted,
+            ..
+        } => corrupted(peer),
         Error::TerminalRefused { .. } => at_error("PTY allocation request failed on channel 0"),
         Error::Timeout { .. } => info(format!("Timeout, server {host} not responding.")),
         _ => return None,
@@ -165,6 +169,10 @@ fn before_the_start(
                 "Unable to negotiate with {peer}: no matching {kind} found. Their offer: {theirs}"
             ))]
         }
+        Error::Protocol {
+            source: trunkline_proto::Error::Corrupted,
+            ..
+        } => vec![corrupted(peer)],
         _ => {
             let (reason, words) = error.disconnect()?;
             vec![
@@ -228,6 +236,13 @@ fn peer(error: &Error, config: &HostConfig) -> String {
         (Proxy::Direct, None) => format!("{} port {}", config.hostname, config.port),
         _ => "UNKNOWN port 65535".to_owned(),
     }
+}
+
+/// ssherr.c, `SSH_ERR_MAC_INVALID`.
+fn corrupted(peer: &str) -> WordsOfSsh {
+    info(format!(
+        "ssh_dispatch_run_fatal: Connection to {peer}: message authentication code incorrect"
+    ))
 }
 
 fn closed_at_once(peer: &str) -> [WordsOfSsh; 2] {
@@ -400,5 +415,28 @@ mod tests {
                 "Connection to db1 closed by remote host."
             ]
         );
+    }
+
+    #[test]
+    fn a_corrupted_packet_is_told_as_ssh_tells_it() {
+        let config = HostConfig::explicit("db1", 2222, "me").unwrap();
+        let line =
+            "ssh_dispatch_run_fatal: Connection to db1 port 2222: message authentication code incorrect";
+        for (execution, words) in [
+            (Execution::DidNotStart, vec![line]),
+            (
+                Execution::MayHaveStarted,
+                vec!["trunkline: the command may have started", line],
+            ),
+        ] {
+            let error = Error::Protocol {
+                host: "db1".to_owned(),
+                source: trunkline_proto::Error::Corrupted,
+            }
+            .with_execution(execution);
+            let said = describe(&error, Some(&config), &Program::Exec(b"true".to_vec())).unwrap();
+            let said: Vec<&str> = said.iter().map(|said| said.text.as_str()).collect();
+            assert_eq!(said, words);
+        }
     }
 }
