@@ -143,7 +143,9 @@ def ends_of_commands(paramiko: Any, see: See, about: Any) -> None:
     see(channel.recv(100), channel.eof_received, wait_until(lambda: channel.closed))
     channel = client.get_transport().open_session()
     channel.exec_command("echo unread")
-    see(wait_until(lambda: channel.eof_received), wait_until(lambda: channel.closed), channel.recv_ready(), channel.recv(100))
+    see(
+        wait_until(lambda: channel.eof_received), wait_until(lambda: channel.closed), channel.recv_ready(), channel.recv(100)
+    )
     channel = client.get_transport().open_session()
     channel.fileno()
     see(kind(lambda: channel.invoke_subsystem("nothing")), channel.closed, _readable(channel, 30), channel.recv(1))
@@ -177,7 +179,10 @@ def log(paramiko: Any, see: See, about: Any) -> None:
     sftp.close()
     see(take_said())
     transport = client.get_transport()
-    see(raised(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0)))[0], take_said())
+    see(
+        raised(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0)))[0],
+        take_said(),
+    )
     transport.set_log_channel("paramiko.mine")
     see(transport.get_log_channel(), transport.open_session().logger.name)
     client.open_sftp()
