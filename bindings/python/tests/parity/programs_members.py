@@ -212,7 +212,7 @@ def known_hosts(paramiko: Any, see: See, about: Any) -> None:
     see("more" in paramiko.HostKeys(file))
 
 
-def listed(paramiko: Any, see: See, about: Any) -> None:
+def list_names(paramiko: Any, see: See, about: Any) -> None:
     """The names that ``dir`` lists, which shells complete."""
     see(sorted({"Agent", "AuthHandler", "Channel", "ServerInterface", "Transport", "util"} - set(dir(paramiko))))
     see(sorted({"Transport", "SSHException", "MSG_KEXINIT"} - set(dir(paramiko.transport))))
@@ -258,7 +258,7 @@ def utilities(paramiko: Any, see: See, about: Any) -> None:
 
 
 on_openssh: dict[str, Program] = {
-    "names of modules": listed,
+    "names of modules": list_names,
     "members that are set": members,
     "buffered pipes": pipes,
     "exceptions by themselves": exceptions,

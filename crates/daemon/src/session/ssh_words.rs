@@ -77,7 +77,7 @@ fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Optio
         Error::Protocol {
             source: trunkline_proto::Error::Corrupted,
             ..
-        } => corrupted(peer),
+        } => report_corruption(peer),
         Error::TerminalRefused { .. } => at_error("PTY allocation request failed on channel 0"),
         Error::Timeout { .. } => info(format!("Timeout, server {host} not responding.")),
         _ => return None,
@@ -172,7 +172,7 @@ fn before_the_start(
         Error::Protocol {
             source: trunkline_proto::Error::Corrupted,
             ..
-        } => vec![corrupted(peer)],
+        } => vec![report_corruption(peer)],
         _ => {
             let (reason, words) = error.disconnect()?;
             vec![
@@ -239,7 +239,7 @@ fn peer(error: &Error, config: &HostConfig) -> String {
 }
 
 /// ssherr.c, `SSH_ERR_MAC_INVALID`.
-fn corrupted(peer: &str) -> WordsOfSsh {
+fn report_corruption(peer: &str) -> WordsOfSsh {
     info(format!(
         "ssh_dispatch_run_fatal: Connection to {peer}: message authentication code incorrect"
     ))
