@@ -95,6 +95,45 @@ def test_steps_of_a_log_in_are_as_with_paramiko(strict: Testbed, tmp_path: Path)
     assert ours.stdout == theirs.stdout, ours.stderr
 
 
+class Sleeper:
+    """A stream that wakes nobody when it ends."""
+
+    def __init__(self) -> None:
+        self._limit: float | None = None
+        self._never = threading.Event()
+        self.reads = threading.Event()
+        self.has_ended = False
+
+    def settimeout(self, limit: float | None) -> None:
+        self._limit = limit
+
+    def send(self, data: bytes) -> int:
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        if self.has_ended:
+            return b""
+        self.reads.set()
+        self._never.wait(self._limit)
+        raise socket.timeout("timed out")
+
+    def close(self) -> None:
+        self.has_ended = True
+
+
+def test_a_stream_that_wakes_nobody_when_it_ends_is_noticed() -> None:
+    stream = Sleeper()
+    transport = paramiko.Transport(stream)
+    transport.banner_timeout = 600
+    over = threading.Event()
+    transport.start_client(over)
+    assert stream.reads.wait(60)
+    stream.has_ended = True
+    assert over.wait(60)
+    assert isinstance(transport.get_exception(), paramiko.SSHException)
+    transport.close()
+
+
 def test_a_session_is_open_before_its_command_is_chosen() -> None:
     class Open(paramiko.ServerInterface):  # type: ignore[misc]
         def check_auth_password(self, username: str, password: str) -> int:

@@ -15,6 +15,11 @@ from .proxy import ProxyCommand
 _PIECE = 64 * 1024
 
 
+#: How many seconds a read may take before the stream is asked again, as with Paramiko: some do not wake their reader when
+#: they end.
+_LOOK = 0.1
+
+
 class Stream(Protocol):
     """Anything with a socket's methods."""
 
@@ -50,6 +55,8 @@ def _is_plain(stream: Stream) -> bool:
 def _carried(stream: Stream) -> socket.socket:
     """A socket whose bytes two threads carry from and to the stream."""
     near, far = socket.socketpair()
+    if hasattr(stream, "settimeout"):
+        stream.settimeout(_LOOK)
     for name, work in (("in", _carry_in), ("out", _carry_out)):
         threading.Thread(target=work, args=(stream, near), name=f"paramiko-stream-{name}", daemon=True).start()
     return far
