@@ -646,9 +646,15 @@ async fn a_host_that_gets_no_agent_is_not_asked_to_take_it() {
     .await;
     let list = Command::exec("ssh-add -l").agent_forwarding(true);
     let error = host.run(&list).await.unwrap_err();
-    assert!(error.to_string().contains("the agent is not forwarded"), "{error}");
+    assert!(
+        error.to_string().contains("the agent is not forwarded"),
+        "{error}"
+    );
     let error = host.connection().run(&list).await.unwrap_err();
-    assert!(error.to_string().contains("the agent is not forwarded"), "{error}");
+    assert!(
+        error.to_string().contains("the agent is not forwarded"),
+        "{error}"
+    );
     let output = host
         .run(&Command::exec("echo \"[$SSH_AUTH_SOCK]\""))
         .await
