@@ -501,14 +501,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     self.waiting =
                         !self.silent && waiting.is_some_and(|waiting| self.questions.show_waiting(&waiting));
                 }
-                Ok(Reply::Ask {
-                    text,
-                    echo,
-                    kind,
-                    host,
-                }) => {
-                    let mut prompt = Prompt::new(kind, text, echo);
-                    prompt.host = host;
+                Ok(Reply::Ask(prompt)) => {
                     self.judge(false);
                     let again = self.again;
                     self.again |= asks_for_password(&prompt);

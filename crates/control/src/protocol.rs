@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trunkline_local::prompt::Prompt;
 pub use trunkline_request::ExitStatus;
 pub use trunkline_request::connection::{Closed, ConnectionReport, Handshake};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
@@ -20,7 +21,7 @@ use trunkline_request::destination::Destination;
 pub use trunkline_request::failure::{Failure, WordsOfSsh};
 use trunkline_request::hosts::Selection;
 use trunkline_request::tuning::{Choice, LocalReport, Report, Step, TuneOptions};
-use trunkline_request::{LogLevel, LogLine, PromptKind, Vantage, Waiting, World};
+use trunkline_request::{LogLevel, LogLine, Vantage, Waiting, World};
 
 pub use update::{
     Activity, ActivityKind, Asker, FailureReport, Histogram, Pulse, Starts, TransferReport, Update,
@@ -482,16 +483,7 @@ pub enum Reply {
     /// The event that the request waits for, which may be shown until the next reply. `None` when the wait is over.
     Waiting(Option<Waiting>),
     /// A question for the user.
-    Ask {
-        /// The text to show.
-        text: String,
-        /// True if the answer may be echoed.
-        echo: bool,
-        /// The purpose of the answer.
-        kind: PromptKind,
-        /// The subject, as `user@host`, for clients that ask about several hosts. Empty for none.
-        host: String,
-    },
+    Ask(Prompt),
     /// Asks to start a program of the user's, which may ask questions, at the client's terminal: a ProxyCommand or a
     /// `Match exec`. Brings a line, a socket with the details ([`trunkline_local::lent`]). A client without a terminal
     /// closes it.

@@ -865,13 +865,7 @@ impl Prompter for Asking {
                 state.pending = Some(answer);
                 state.replies.clone()
             };
-            let ask = Reply::Ask {
-                text: prompt.text.clone(),
-                echo: prompt.echo,
-                kind: prompt.kind,
-                host: prompt.host.clone(),
-            };
-            replies.send(ask).await.ok()?;
+            replies.send(Reply::Ask(prompt.clone())).await.ok()?;
             drop(replies);
             answered.await.ok().flatten().map(Zeroizing::new)
         })

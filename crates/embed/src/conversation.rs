@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::{SetOnce, mpsc, oneshot};
-use trunkline::prompt::{Prompt, PromptKind};
+use trunkline::prompt::Prompt;
 use trunkline::{ExitStatus, Interaction};
 use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter};
 use trunkline_control::protocol::{Program, Reply, Request, SessionRequest};
@@ -137,13 +137,8 @@ pub(crate) async fn ask(
             Reply::Welcome { .. } => {}
             Reply::Waiting(waiting) => interaction.waiting(waiting.as_ref()),
             Reply::Notice(text) => interaction.notice(&text),
-            Reply::Ask {
-                text,
-                echo,
-                kind,
-                host,
-            } => {
-                let answer = put(interaction, text, echo, kind, host).await;
+            Reply::Ask(prompt) => {
+                let answer = put(interaction, &prompt).await;
                 client.send(&Request::Answer(answer)).await?;
             }
             Reply::Failed(failure) => return Err(failure),
@@ -208,14 +203,8 @@ impl Attended {
                 Reply::Waiting(waiting) => self.interaction.waiting(waiting.as_ref()),
                 Reply::Begun { .. } => self.tell_start(Ok(())),
                 Reply::Done => drop(self.course.background.set(())),
-                Reply::Ask {
-                    text,
-                    echo,
-                    kind,
-                    host,
-                } => {
-                    let interaction = self.interaction.clone();
-                    let mut asked = pin!(put(&interaction, text, echo, kind, host));
+                Reply::Ask(prompt) => {
+                    let mut asked = pin!(put(&self.interaction, &prompt));
                     // The user may never answer: a session that is closed meanwhile must not wait for that.
                     let answer = loop {
                         tokio::select! {
@@ -247,15 +236,7 @@ impl Attended {
 }
 
 /// Passes a question from the daemon to the answering side.
-async fn put(
-    interaction: &Interaction,
-    text: String,
-    echo: bool,
-    kind: PromptKind,
-    host: String,
-) -> Option<String> {
-    let mut prompt = Prompt::new(kind, text, echo);
-    prompt.host = host;
-    let answer = interaction.prompter().ask(&prompt).await;
+async fn put(interaction: &Interaction, prompt: &Prompt) -> Option<String> {
+    let answer = interaction.prompter().ask(prompt).await;
     answer.map(|answer| answer.to_string())
 }

@@ -21,6 +21,8 @@ use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+
+use serde::{Deserialize, Serialize};
 use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
@@ -28,7 +30,7 @@ use zeroize::Zeroizing;
 pub(crate) const MAX_ANSWER: usize = 4096;
 
 /// One question.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     /// The text to show, including a final blank. A server's text must first be [made safe](Prompt::from_server).
     pub text: String,
