@@ -64,6 +64,8 @@ struct Copies {
     has_bar: bool,
     /// The time at which a line was last written.
     written: Option<Instant>,
+    /// The bytes moved, and the names done and found, since when they are the same.
+    at_rest: Option<([u64; 3], Instant)>,
     /// The findings of a dry run for each host: paths and their lines.
     to_come: HashMap<String, Vec<(Vec<u8>, String)>>,
     /// The number of equal failures in one directory, by their text.
@@ -89,6 +91,21 @@ const LINES: Duration = Duration::from_secs(1);
 
 /// Shorter copies show no bar, which would only flash.
 const UNSEEN: Duration = Duration::from_millis(250);
+
+/// A copy that has not moved for so long says what it waits for: the files of a server's /proc may never end.
+const SILENT: Duration = Duration::from_secs(5);
+
+impl Copies {
+    /// Returns for how long nothing has moved, if that is long.
+    fn silence(&mut self, moved: [u64; 3], now: Instant) -> Option<Duration> {
+        let since = match self.at_rest {
+            Some((known, since)) if known == moved => since,
+            _ => now,
+        };
+        self.at_rest = Some((moved, since));
+        Some(now.duration_since(since)).filter(|silence| *silence >= SILENT)
+    }
+}
 
 impl View {
     pub(super) fn new(shows: Shows, hosts: usize) -> Self {
@@ -136,11 +153,13 @@ impl View {
             all(|copy| copy.files + copy.adjusted + copy.skipped),
             all(|copy| copy.total_files),
         );
+        let resumed = all(|copy| copy.resumed).min(bytes);
+        let silence = copies.silence([bytes, done, found], Instant::now());
+        let waiting = waiting.or_else(|| Some(silent(current.as_str(), silence?)));
         // Files that are up to date need not be moved; a bar would count their bytes.
         let checks = self.shows.compares && bytes == 0;
         let names = names_done(checks, done, found, more) + &failed;
         if !self.shows.lines {
-            let resumed = all(|copy| copy.resumed).min(bytes);
             self.resumed.store(resumed, Ordering::Relaxed);
             self.bar.set_length(total.saturating_sub(resumed).max(1));
             self.bar.set_position(bytes - resumed);
@@ -459,6 +478,15 @@ fn names_done(checks: bool, done: u64, found: u64, more: &str) -> String {
             HumanCount(found)
         ),
         false => format!("{done}/{found}{more}"),
+    }
+}
+
+/// Describes a copy of which nothing has moved for so long.
+fn silent(current: &str, silence: Duration) -> String {
+    let silence = format!("nothing moved for {} s; Ctrl-C interrupts", silence.as_secs());
+    match current {
+        "" => silence,
+        current => format!("{}: {silence}", live::short_path(current)),
     }
 }
 
@@ -788,6 +816,20 @@ mod tests {
                 "web1: connection lost; trying again for 24 s"
             ]
         );
+    }
+
+    #[test]
+    fn a_copy_that_does_not_move_says_so_until_it_does() {
+        let (mut copies, begun) = (Copies::default(), Instant::now());
+        let mut silence = |moved, after| copies.silence([moved, 0, 1], begun + Duration::from_secs(after));
+        let said = [(0, 0), (0, 4), (0, 5), (0, 60), (1, 61), (1, 65), (1, 67)];
+        let said = said.map(|(moved, after)| silence(moved, after).map(|silence| silence.as_secs()));
+        assert_eq!(said, [None, None, Some(5), Some(60), None, None, Some(6)]);
+        assert_eq!(
+            silent("kmsg", Duration::from_secs(60)),
+            "kmsg: nothing moved for 60 s; Ctrl-C interrupts"
+        );
+        assert_eq!(silent("", SILENT), "nothing moved for 5 s; Ctrl-C interrupts");
     }
 
     #[test]
