@@ -19,7 +19,7 @@
 //! | `backup`, `hard_links` | what is replaced keeps a name; names of one file |
 //! | `part` | the names that files have until they are whole |
 //! | `progress`, `rate` | how far a copy is, and how fast it may be |
-//! | `sources` | what a copy remembers of its sources |
+//! | `sources`, `spool` | what a copy remembers of its sources; what it keeps of names, in memory and beyond it |
 //! | `reason` | why something was not copied |
 //! | `stream`, `pour` | ends that are not regular files: pipes, devices, descriptors; copies into them |
 //! | `sessions` | the sessions that a copy goes over |
@@ -59,6 +59,7 @@ mod sessions;
 mod small;
 mod source;
 mod sources;
+mod spool;
 mod stream;
 mod striped;
 mod survey;
@@ -73,7 +74,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 pub use trunkline_request::copy::{
     Backup, Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Obstacle, Snapshot, Waiting,
@@ -147,7 +147,9 @@ pub async fn copy_at(
         sessions.send();
     }
     let names = sources.iter().chain([target]).find_map(Location::names);
-    let mut job = Job::new(options, progress, rate, names.unwrap_or_default())?;
+    // Who lists this machine's one source tells each name once.
+    let is_one_tree = matches!(sources, [Location::Local(_) | Location::Stream(_)]);
+    let mut job = Job::new(options, progress, rate, names.unwrap_or_default(), !is_one_tree)?;
     // The listing takes as many round trips as the rest.
     let ends = async {
         let top = target::find(&job, &to, target, sources).await?;
@@ -166,7 +168,7 @@ pub async fn copy_at(
     job.options.owners = owners;
     let job = Arc::new(job);
     if let (None, Some(listing)) = (&top.name, listing) {
-        job.there.add(&Bytes::new(), listing);
+        job.there.add(b"", listing);
     }
     if let (Some(_), false, [source]) = (&top.name, options.mkdir, sources)
         && directory_and_name(&source.path()).1 != "."

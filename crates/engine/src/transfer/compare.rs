@@ -147,6 +147,7 @@ mod tests {
         Item {
             source: Bytes::from_static(b"s"),
             target: Bytes::from_static(b"t"),
+            below: 1,
             kind,
             size: 5,
             mode: Some(0o4644),

@@ -4,29 +4,32 @@
 //! were seen. What the filters leave out stays, with the directories that it is in.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use tokio::sync::Semaphore;
 use trunkline_request::copy::CopyEvent;
 use trunkline_sftp::transfer::LeftOut;
 
 use super::blocking::blocking;
 use super::compare::split;
 use super::directory::LocalDirectory;
+use super::item::Item;
 use super::job::Job;
 use super::path::{self, shown};
 use super::place::Place;
 use super::reason::Reason;
 use super::sessions::Sessions;
-use super::sources::{Directories, parent};
-use super::tree::{HeldNames, Origin};
-use crate::error::Error;
+use super::sources::{SourceDirectory, parent};
+use super::spool::Held;
+use super::tree::{KnownNames, Origin};
+use crate::error::{Error, Invalid};
 use crate::sftp::{FileType, Sftp};
 
 /// Requests for single names in flight.
-const AT_ONCE: usize = 64;
+const AT_ONCE: u16 = 64;
 
 /// Deletes what the target has in the directories that were copied and no source has.
 pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
@@ -38,11 +41,6 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         job.progress.failed(root.clone(), message.to_owned());
         return Ok(());
     }
-    let Directories {
-        listed,
-        names,
-        passed_over,
-    } = std::mem::take(&mut *job.deletion.directories());
     let target = match to {
         Place::Local => {
             let path = std::path::PathBuf::from(path::os(root));
@@ -59,20 +57,16 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         }
         Place::Server(sessions) => Target::Server(sessions.clone(), root.clone()),
     };
-    let (target, names, passed_over) = (&target, &names, &passed_over);
-    let deletions = listed.into_iter().map(|(directory, sources)| async move {
-        let expected = names.get(&directory).copied().unwrap_or(0);
-        let extraneous = Extraneous {
-            job,
-            target,
-            directory: &directory,
-            sources: Arc::new(sources),
-            expected,
-            passed_over,
-        };
-        extraneous.delete().await
+    let (target, turns) = (&target, &Semaphore::new(AT_ONCE.into()));
+    let directories = std::iter::from_fn(|| job.deletion.pop().transpose());
+    let deletions = futures_util::stream::iter(directories).map(|directory| async move {
+        let SourceDirectory {
+            target: directory,
+            below,
+        } = directory?;
+        Extraneous::new(job, target, directory, below).delete(turns).await
     });
-    let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
+    let mut deletions = std::pin::pin!(deletions.buffer_unordered(AT_ONCE.into()));
     while let Some(deleted) = deletions.next().await {
         deleted?;
     }
@@ -81,18 +75,12 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
 
 /// Deletes a directory that is in the way of something else, where that was asked for. What the filters protect stays, and
 /// the directory with it.
-pub(super) async fn make_way(job: &Arc<Job>, target: &Target, path: &Bytes) -> Result<(), Error> {
-    let (directory, name) = split(path);
-    let sources = job.deletion.directories().listed.get(&directory).cloned();
-    let in_the_way = Extraneous {
-        job,
-        target,
-        directory: &directory,
-        sources: Arc::new(sources.unwrap_or_default()),
-        expected: 0,
-        passed_over: &HashSet::new(),
-    };
-    in_the_way.delete_tree(&name).await
+pub(super) async fn make_way(job: &Arc<Job>, target: &Target, item: &Item) -> Result<(), Error> {
+    let (directory, name) = split(&item.target);
+    let sources = job.deletion.below(&directory, item.below);
+    Extraneous::new(job, target, directory, sources)
+        .delete_tree(&name)
+        .await
 }
 
 #[derive(Clone)]
@@ -102,74 +90,190 @@ pub(super) enum Target {
 }
 
 /// The deletion of one directory's names that no source has.
-struct Extraneous<'a> {
-    job: &'a Arc<Job>,
-    target: &'a Target,
-    directory: &'a Bytes,
+#[derive(Clone)]
+struct Extraneous {
+    job: Arc<Job>,
+    target: Target,
+    directory: Bytes,
     /// The directory's path below each source that has it, which patterns are matched with.
     sources: Arc<HashSet<Bytes>>,
-    /// How many of its names the sources have.
-    expected: u64,
-    passed_over: &'a HashSet<Bytes>,
+    /// How much was deleted.
+    deleted: Arc<AtomicU64>,
 }
 
-impl Extraneous<'_> {
-    async fn delete(&self) -> Result<(), Error> {
+/// Finds the names in a directory at the target that no source has.
+struct Sieve {
+    extraneous: Extraneous,
+    known: Arc<KnownNames>,
+    found: Found,
+    /// The number of its names that were copied.
+    copied: usize,
+}
+
+impl Sieve {
+    fn begin_anew(&mut self) {
+        self.found.begin_anew();
+        self.copied = 0;
+    }
+
+    fn add(&mut self, name: &[u8], is_directory: bool) {
+        match self.known.is_copied(name) {
+            Some(is_copied) => self.copied += usize::from(is_copied),
+            None if self.extraneous.is_kept(name, is_directory) => {}
+            None => self.found.add(Bytes::copy_from_slice(name), is_directory),
+        }
+    }
+}
+
+/// Names of which there is room for more, or was not.
+struct Found {
+    held: Held,
+    names: Vec<(Bytes, bool)>,
+    /// There were more than there was room for: those are found once more when these were deleted.
+    is_all: bool,
+}
+
+impl Found {
+    fn new(job: &Job) -> Self {
+        Self {
+            held: Held::new(&job.names),
+            names: Vec::new(),
+            is_all: true,
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        self.held.clear();
+        self.names.clear();
+        self.is_all = true;
+    }
+
+    /// A name, unless there is no room for it.
+    fn add(&mut self, name: Bytes, is_directory: bool) {
+        /// The memory of a path beside its bytes, in a list that grows by doubling.
+        const A_PATH: usize = 128;
+        /// So many need not ask for room.
+        const LEAST: usize = 256;
+        self.is_all &= self.names.len() < LEAST || self.held.grow(A_PATH + name.len());
+        if self.is_all {
+            self.names.push((name, is_directory));
+        }
+    }
+}
+
+impl Extraneous {
+    fn new(job: &Arc<Job>, target: &Target, directory: Bytes, sources: HashSet<Bytes>) -> Self {
+        Self {
+            job: job.clone(),
+            target: target.clone(),
+            directory,
+            sources: Arc::new(sources),
+            deleted: Arc::default(),
+        }
+    }
+
+    async fn delete(&self, turns: &Semaphore) -> Result<(), Error> {
+        /// Of directories with more names one at a time is in memory.
+        const MANY: usize = 16 * 1024;
         // Listed before the copy, it had nothing but what the sources have, and what was made since is theirs, too.
-        let is_new = self.job.tree.parent(&path::join(self.directory, b"name")) == Some(Origin::Made);
-        if is_new || self.job.there.is_used_up(self.directory) {
+        let is_new = self.job.tree.parent(&path::join(&self.directory, b"name")) == Some(Origin::Made);
+        if is_new || self.job.there.is_used_up(&self.directory) {
             return Ok(());
         }
-        let there = match self.target.names(self.directory, &self.job.names).await {
-            Ok(there) => there,
-            // What a dry run has not made is not there.
-            Err(_) if self.job.options.dry_run => return Ok(()),
-            Err(reason) => {
-                self.job.progress.failed(self.directory.clone(), reason);
+        // Never closed.
+        let turn = turns.acquire().await.ok();
+        let known = self.job.tree.names_in(&self.directory)?;
+        if known.len() <= MANY {
+            return self.delete_unknown(known).await;
+        }
+        drop((known, turn));
+        let _all = turns.acquire_many(AT_ONCE.into()).await.ok();
+        let known = self.job.tree.names_in(&self.directory)?;
+        self.delete_unknown(known).await
+    }
+
+    async fn delete_unknown(&self, known: KnownNames) -> Result<(), Error> {
+        let known = Arc::new(known);
+        loop {
+            let sieve = Sieve {
+                extraneous: self.clone(),
+                known: known.clone(),
+                found: Found::new(&self.job),
+                copied: 0,
+            };
+            let Sieve { found, copied, .. } = match self.target.sift(sieve).await {
+                Ok(sifted) => sifted,
+                // What a dry run has not made is not there.
+                Err(_) if self.job.options.dry_run => return Ok(()),
+                Err(reason) => {
+                    self.job.progress.failed(self.directory.clone(), reason);
+                    return Ok(());
+                }
+            };
+            // All names were copied, and some are not there: the file system takes another name for the same, as those do
+            // that know no case. What seems to be too much may be what was copied.
+            if copied < known.copied() && !self.job.options.dry_run && !found.names.is_empty() {
+                let message = format!(
+                    "nothing was deleted in {}: names there are not those that were copied",
+                    self.target.shown(&self.directory)
+                );
+                self.job.progress.failed(self.directory.clone(), message);
                 return Ok(());
             }
-        };
-        let (known, extraneous): (Vec<_>, Vec<_>) = there
-            .into_iter()
-            .partition(|(name, _)| self.job.tree.knows(&path::join(self.directory, name)));
-        // All names were copied, and some are not there: the file system takes another name for the same, as those do
-        // that know no case. What seems to be too much may be what was copied.
-        if (known.len() as u64) < self.expected && !self.job.options.dry_run && !extraneous.is_empty() {
-            let message = format!(
-                "nothing was deleted in {}: names there are not those that were copied",
-                self.target.shown(self.directory)
-            );
-            self.job.progress.failed(self.directory.clone(), message);
-            return Ok(());
-        }
-        for (name, is_directory) in extraneous {
-            let path = path::join(self.directory, &name);
-            let is_kept = self.passed_over.contains(&path) || self.is_backup(&path);
-            if is_kept || self.is_protected(&name, is_directory) {
-                continue;
+            let before = self.deleted();
+            for (name, is_directory) in found.names {
+                if is_directory {
+                    self.delete_tree(&name).await?;
+                } else {
+                    self.delete_one(path::join(&self.directory, &name), false).await?;
+                }
             }
-            if is_directory {
-                self.delete_tree(&name).await?;
-            } else {
-                self.delete_one(path, false).await?;
+            if found.is_all || !self.may_go_on(before)? {
+                return Ok(());
             }
         }
-        Ok(())
+    }
+
+    fn deleted(&self) -> u64 {
+        self.deleted.load(Ordering::Relaxed)
+    }
+
+    /// Whether what there was no room for will be found in another round, for what was deleted since.
+    fn may_go_on(&self, before: u64) -> Result<bool, Error> {
+        if self.job.options.dry_run {
+            return Err(Invalid::TooManyNames.into());
+        }
+        Ok(self.deleted() > before)
+    }
+
+    /// Whether a name in the directory stays, though no source has it.
+    fn is_kept(&self, name: &[u8], is_directory: bool) -> bool {
+        self.is_backup(&path::join(&self.directory, name)) || self.is_protected(name, is_directory)
     }
 
     /// Whether the filters leave a path below the directory out.
     fn is_protected(&self, path: &[u8], is_directory: bool) -> bool {
-        is_protected(self.job, &self.sources, path, is_directory)
+        is_protected(&self.job, &self.sources, path, is_directory)
     }
 
     /// Whether a path is one of a backup, which stays.
     fn is_backup(&self, path: &[u8]) -> bool {
-        is_backup(self.job, self.target, path)
+        is_backup(&self.job, &self.target, path)
     }
 
     /// Deletes a directory and what is in it, but for what is protected and the directories that it is in.
     async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
-        let root = path::join(self.directory, name);
+        let root = path::join(&self.directory, name);
+        loop {
+            let before = self.deleted();
+            if self.delete_part(name, &root).await? || !self.may_go_on(before)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deletes as much of a directory as there is room for; whether that was all.
+    async fn delete_part(&self, name: &Bytes, root: &Bytes) -> Result<bool, Error> {
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
             let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());
@@ -178,59 +282,80 @@ impl Extraneous<'_> {
                 let left_out = is_backup(&job, &target, &path::join(&top, path))
                     || is_protected(&job, &sources, &path::join(&name, path), is_directory);
                 if left_out {
-                    let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
-                    let mut directory = parent(&path::join(&top, path));
-                    while directory.len() >= top.len() && protected.insert(directory.clone()) {
-                        directory = parent(&directory);
-                    }
+                    protect(&mut lock(&protected), &top, &path::join(&top, path));
                 }
                 left_out
             }
         };
-        let found = match self.target.tree(&root, &self.job.names, left_out).await {
+        let found = match self.target.tree(root, Found::new(&self.job), left_out).await {
             Ok(found) => found,
             Err(reason) => {
-                self.job.progress.failed(root, reason);
-                return Ok(());
+                self.job.progress.failed(root.clone(), reason);
+                return Ok(true);
             }
         };
-        let mut protected = std::mem::take(&mut *protected.lock().unwrap_or_else(PoisonError::into_inner));
-        let (directories, files): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|(_, is_directory)| *is_directory);
+        let mut protected = std::mem::take(&mut *lock(&protected));
+        let (directories, files): (Vec<_>, Vec<_>) = found
+            .names
+            .into_iter()
+            .partition(|(_, is_directory)| *is_directory);
         let backup = self.job.options.backup.as_ref();
         if backup.is_some_and(|backup| backup.directory.is_none()) {
             // Their backups are going to be there.
             for (path, _) in &files {
-                let mut directory = parent(path);
-                while directory.len() >= root.len() && protected.insert(directory.clone()) {
-                    directory = parent(&directory);
-                }
+                protect(&mut protected, root, path);
             }
         }
         let deletions = files.into_iter().map(|(path, _)| self.delete_one(path, false));
-        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
+        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE.into());
         while let Some(deleted) = deletions.next().await {
             deleted?;
         }
         // A directory was found before what is in it.
         for (path, _) in directories.into_iter().rev() {
-            if !protected.contains(&path) {
-                self.delete_one(path, true).await?;
+            if protected.contains(&path) {
+                continue;
+            }
+            match found.is_all {
+                true => self.delete_one(path, true).await?,
+                // Something may be in it that there was no room for.
+                false => {
+                    if let Ok(()) = self.target.delete(&self.job, &path, true).await? {
+                        self.was_deleted(path);
+                    }
+                }
             }
         }
-        Ok(())
+        Ok(found.is_all)
     }
 
     async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<(), Error> {
         if !self.job.options.dry_run
-            && let Err(reason) = self.target.delete(self.job, &path, is_directory).await?
+            && let Err(reason) = self.target.delete(&self.job, &path, is_directory).await?
         {
             self.job.progress.failed(path, reason);
             return Ok(());
         }
-        self.job.finish.touch(&path);
-        self.job.progress.tell(CopyEvent::Deleted { path });
+        self.was_deleted(path);
         Ok(())
+    }
+
+    fn was_deleted(&self, path: Bytes) {
+        self.deleted.fetch_add(1, Ordering::Relaxed);
+        self.job.tree.touch(&path);
+        self.job.progress.tell(CopyEvent::Deleted { path });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The directories that something is in stay with it.
+fn protect(protected: &mut HashSet<Bytes>, top: &Bytes, path: &Bytes) {
+    let mut directory = parent(path);
+    while directory.len() >= top.len() && protected.insert(directory.clone()) {
+        directory = parent(&directory);
     }
 }
 
@@ -252,31 +377,35 @@ fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: 
 }
 
 impl Target {
-    /// The names in a directory, and which of them are directories.
-    async fn names(&self, directory: &Bytes, held: &HeldNames) -> Result<Vec<(Bytes, bool)>, Reason> {
+    /// Gives a sieve the names in its directory.
+    async fn sift(&self, mut sieve: Sieve) -> Result<Sieve, Reason> {
+        let directory = sieve.extraneous.directory.clone();
         match self {
             Self::Local(local) => {
-                let (local, directory) = (local.clone(), directory.clone());
+                let local = local.clone();
                 blocking(move || {
-                    let names = local.names(&directory);
-                    names.map_err(|error| words(&local, &directory, &error))
+                    let listed =
+                        local.each_name(&directory, |name, is_directory| sieve.add(name, is_directory));
+                    listed.map_err(|error| words(&local, &directory, &error))?;
+                    Ok(sieve)
                 })
                 .await
             }
             Self::Server(sessions, root) => {
-                let directory = &path_there(root, directory);
+                let (directory, shared) = (&path_there(root, &directory), Mutex::new(sieve));
+                let sieve = &shared;
                 let list = |sftp: Sftp| async move {
+                    lock(sieve).begin_anew();
                     let mut listing = sftp.read_dir(directory);
-                    let mut names = Vec::new();
                     while let Some(entry) = listing.next().await {
                         let entry = entry?;
-                        held.hold(entry.path.len())?;
                         let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
-                        names.push((entry.path, is_directory));
+                        lock(sieve).add(&entry.path, is_directory);
                     }
-                    Ok(names)
+                    Ok(())
                 };
-                Ok(sessions.with(list).await?)
+                sessions.with(list).await?;
+                Ok(shared.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
         }
     }
@@ -285,29 +414,29 @@ impl Target {
     async fn tree(
         &self,
         top: &Bytes,
-        held: &HeldNames,
+        mut found: Found,
         left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static,
-    ) -> Result<Vec<(Bytes, bool)>, Reason> {
+    ) -> Result<Found, Reason> {
         match self {
             Self::Local(local) => {
                 let (local, top) = (local.clone(), top.clone());
                 blocking(move || {
-                    let mut found = vec![(top.clone(), true)];
+                    found.add(top.clone(), true);
                     // Grows while it is gone through.
                     let mut at = 0;
-                    while let Some((path, is_directory)) = found.get(at).cloned() {
+                    while let Some((directory, is_directory)) = found.names.get(at).cloned() {
                         at += 1;
                         if !is_directory {
                             continue;
                         }
-                        let names = local.names(&path);
-                        for (name, is_directory) in names.map_err(|error| words(&local, &path, &error))? {
-                            let path = path::join(&path, &name);
-                            let below = path.slice(top.len() + 1..);
-                            if !left_out(&below, is_directory) {
-                                found.push((path, is_directory));
+                        let each = |name: &[u8], is_directory| {
+                            let path = path::join(&directory, name);
+                            if !left_out(&path[top.len() + 1..], is_directory) {
+                                found.add(path, is_directory);
                             }
-                        }
+                        };
+                        let listed = local.each_name(&directory, each);
+                        listed.map_err(|error| words(&local, &directory, &error))?;
                     }
                     Ok(found)
                 })
@@ -315,18 +444,25 @@ impl Target {
             }
             Self::Server(sessions, root) => {
                 let (there, left_out) = (&path_there(root, top), &LeftOut::new(left_out));
+                let shared = Mutex::new(found);
+                let found = &shared;
                 let list = |sftp: Sftp| async move {
-                    let mut found = vec![(top.clone(), true)];
+                    lock(found).begin_anew();
+                    lock(found).add(top.clone(), true);
                     let mut walk = sftp.walk_without(there, left_out.clone());
                     while let Some(entry) = walk.next().await {
                         let entry = entry?;
-                        held.hold(top.len() + entry.path.len())?;
                         let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
-                        found.push((path::join(top, &entry.path), is_directory));
+                        let mut found = lock(found);
+                        found.add(path::join(top, &entry.path), is_directory);
+                        if !found.is_all {
+                            break;
+                        }
                     }
-                    Ok(found)
+                    Ok(())
                 };
-                Ok(sessions.with(list).await?)
+                sessions.with(list).await?;
+                Ok(shared.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
         }
     }

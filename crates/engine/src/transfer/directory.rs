@@ -315,8 +315,8 @@ impl LocalDirectory {
         Ok(())
     }
 
-    /// The names in a directory, and which of them are directories.
-    pub(super) fn names(&self, path: &[u8]) -> io::Result<Vec<(Bytes, bool)>> {
+    /// Goes through the names in a directory, and says which of them are directories.
+    pub(super) fn each_name(&self, path: &[u8], mut found: impl FnMut(&[u8], bool)) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match path {
             b"" => rustix::fs::openat(&*self.root, ".", flags, Mode::empty())?,
@@ -325,7 +325,6 @@ impl LocalDirectory {
                 rustix::fs::openat(&*parent, name, flags, Mode::empty())?
             }
         };
-        let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -337,11 +336,11 @@ impl LocalDirectory {
                     let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
                     kind(&stat) == FileType::Directory
                 }
-                found => found == FileType::Directory,
+                kind => kind == FileType::Directory,
             };
-            names.push((Bytes::copy_from_slice(name.to_bytes()), is_directory));
+            found(name.to_bytes(), is_directory);
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Deletes a name, of the link itself if it is one; an empty directory where it is to be one.

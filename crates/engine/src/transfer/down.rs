@@ -80,28 +80,26 @@ impl Down {
     pub(super) async fn run(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
-        let (directories, (), ()) = tokio::try_join!(
+        tokio::try_join!(
             self.sort(items, Some([small, large])),
             self.small(small_items),
             self.large(large_items)
-        )?;
-        self.job.finish.add(directories);
-        Ok(())
+        )
+        .map(drop)
     }
 
     /// Says what would be copied and what is there already.
     pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        self.sort(items, None).await.map(drop)
+        self.sort(items, None).await
     }
 
     /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
-    /// says what would be copied. The directories that want to be finished.
+    /// says what would be copied.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
         queues: Option<[mpsc::Sender<Item>; 2]>,
-    ) -> Result<Vec<Item>, Error> {
-        let mut made = Vec::new();
+    ) -> Result<(), Error> {
         let mut links = JoinSet::new();
         let mut batch = Vec::new();
         let mut checks = Checks::new(
@@ -120,8 +118,7 @@ impl Down {
                 self.directory.clone(),
                 std::mem::take(&mut batch),
             );
-            let (files, new) = blocking_steps(move |awaited| prepare(&job, &directory, all, awaited)).await;
-            made.extend(new);
+            let files = blocking_steps(move |awaited| prepare(&job, &directory, all, awaited)).await?;
             for (item, compared) in files {
                 if self.job.options.delete && item.changes.has(Changes::KIND) && !item.named {
                     self.make_way(&item).await?;
@@ -137,19 +134,19 @@ impl Down {
                     let there = item.target.clone();
                     checks.add(item, there, looks);
                 } else if !self.hand_on(item, queues.as_ref()).await? {
-                    return Ok(made);
+                    return Ok(());
                 }
             }
             let compared = checks.take().await?;
             if !self.hand_on_compared(compared, queues.as_ref()).await? {
-                return Ok(made);
+                return Ok(());
             }
         }
         let compared = checks.finish().await?;
         self.hand_on_compared(compared, queues.as_ref()).await?;
         self.job.plenty.end();
         while links.join_next().await.is_some() {}
-        Ok(made)
+        Ok(())
     }
 
     /// Something else than a file or link is where one is to be: a directory goes with what is in it.
@@ -157,14 +154,14 @@ impl Down {
         let found = self.directory.look(&item.target, false).ok().flatten();
         if found.is_some_and(|found| found.kind == Kind::Directory) {
             let target = delete::Target::Local(self.directory.clone());
-            delete::make_way(&self.job, &target, &item.target).await?;
+            delete::make_way(&self.job, &target, item).await?;
         }
         Ok(())
     }
 
     /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
     async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> Result<bool, Error> {
-        self.job.finish.touch(&item.target);
+        self.job.tree.touch(&item.target);
         let Some([small, large]) = queues else {
             self.job.progress.would_copy(item);
             return Ok(true);
@@ -373,7 +370,7 @@ impl Down {
 
     /// Why a file could not be written, of which so many bytes stay.
     fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
-        unwritten(&self.directory, item, error, there)
+        unwritten(&self.directory, (&item.target, item.size), error, there)
     }
 
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
@@ -400,15 +397,20 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<
 }
 
 /// Why something could not be written, of which so many bytes stay.
-pub(super) fn unwritten(directory: &LocalDirectory, item: &Item, error: &io::Error, there: u64) -> Reason {
-    let path = directory.shown(&item.target);
+pub(super) fn unwritten(
+    directory: &LocalDirectory,
+    (target, size): (&Bytes, u64),
+    error: &io::Error,
+    there: u64,
+) -> Reason {
+    let path = directory.shown(target);
     let parent = path
         .parent()
         .map_or_else(String::new, |parent| shown(parent.as_os_str().as_encoded_bytes()));
     let name = path.file_name().unwrap_or_default();
     let reason = match error.kind() {
-        io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !item.target.contains(&b'/')),
-        _ if is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
+        io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !target.contains(&b'/')),
+        _ if is_full(error) => no_space(&parent, name.as_encoded_bytes(), size, there),
         _ => Reason::local(path.as_os_str().as_encoded_bytes(), error),
     };
     Reason {
@@ -418,14 +420,14 @@ pub(super) fn unwritten(directory: &LocalDirectory, item: &Item, error: &io::Err
 }
 
 /// Makes directories, and leaves what is there already; gives back files and links that are to be copied, with what is to be
-/// set of those whose content decides, and the directories to be finished.
+/// set of those whose content decides.
 fn prepare(
     job: &Job,
     directory: &LocalDirectory,
     items: Vec<Item>,
     awaited: &Awaited,
-) -> (Vec<(Item, Option<Changes>)>, Vec<Item>) {
-    let (mut files, mut made) = (Vec::new(), Vec::new());
+) -> Result<Vec<(Item, Option<Changes>)>, Error> {
+    let mut files = Vec::new();
     for mut item in items.into_iter().take_while(|_| awaited.is_awaited()) {
         if job.is_over() {
             job.left(item.target);
@@ -446,7 +448,7 @@ fn prepare(
             None => Verdict::Copy(Changes::NEW),
         };
         if item.kind == Kind::Directory {
-            made.extend(make_directory(job, directory, item, verdict));
+            make_directory(job, directory, item, verdict)?;
             continue;
         }
         match verdict {
@@ -462,11 +464,16 @@ fn prepare(
             Verdict::Content(looks) => files.push((item, Some(looks))),
         }
     }
-    (files, made)
+    Ok(files)
 }
 
-/// Makes a directory; it, where it wants to be finished.
-fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict: Verdict) -> Option<Item> {
+/// Makes a directory, and notes it where it wants to be finished.
+fn make_directory(
+    job: &Job,
+    directory: &LocalDirectory,
+    mut item: Item,
+    verdict: Verdict,
+) -> Result<(), Error> {
     let looks = match verdict {
         Verdict::Stays(looks) if job.options.looks_first() => Some(looks),
         _ => None,
@@ -477,12 +484,12 @@ fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict
             (Some(looks), _) => job.progress.adjusted(&item, looks),
             (None, Verdict::Copy(changes)) => {
                 item.changes = changes;
-                job.finish.touch(&item.target);
+                job.tree.touch(&item.target);
                 job.progress.would_copy(item);
             }
             (None, _) => job.progress.would_copy(item),
         }
-        return None;
+        return Ok(());
     }
     if job.options.delete && matches!(verdict, Verdict::Copy(changes) if changes.has(Changes::KIND)) {
         // What is in the way, and no directory: of a link that itself. Where it stays, the next step says why.
@@ -491,9 +498,9 @@ fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict
     let new = match directory.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
         Ok(new) => new,
         Err(error) => {
-            let reason = unwritten(directory, &item, &error, 0).of_directory();
+            let reason = unwritten(directory, (&item.target, item.size), &error, 0).of_directory();
             job.failed(item.target.clone(), reason);
-            return None;
+            return Ok(());
         }
     };
     let origin = if new { Origin::Made } else { Origin::Found };
@@ -504,12 +511,15 @@ fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict
             job.progress.adjusted(&item, looks);
         }
         None => {
-            job.finish.touch(&item.target);
+            job.tree.touch(&item.target);
             let changes = if new { Changes::NEW } else { Changes::default() };
             job.progress.copied(item.target.clone(), 0, changes);
         }
     }
-    (new || job.options.preserve).then_some(item)
+    match new || job.options.preserve {
+        true => job.finish.add(&item),
+        false => Ok(()),
+    }
 }
 
 /// Sets the attributes of an unchanged file that differ from the source's.
@@ -522,7 +532,7 @@ fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
             ..looks(job, None, item.times, item.owner)
         };
         if let Err(error) = directory.adjust(&item.target, item.named, looks) {
-            let reason = unwritten(directory, item, &error, 0);
+            let reason = unwritten(directory, (&item.target, item.size), &error, 0);
             return job.failed(item.target.clone(), reason);
         }
     }
@@ -540,7 +550,7 @@ async fn link(
     compared: Option<Changes>,
 ) {
     if job.options.dry_run && compared.is_none() && !job.options.safe_links {
-        job.finish.touch(&item.target);
+        job.tree.touch(&item.target);
         return job.progress.would_copy(item);
     }
     let source = &item.source;
@@ -550,8 +560,10 @@ async fn link(
         Err(error) => return job.failed(item.source, error),
     };
     blocking(move || {
-        if job.is_unsafe(&item, &target) {
-            return;
+        match job.is_unsafe(&item, &target) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => return job.failed(item.target, error),
         }
         if let Some(looks) = compared {
             if directory.link_text(&item.target).is_ok_and(|text| text == target) {
@@ -559,7 +571,7 @@ async fn link(
             }
             item.changes = Changes::CONTENT;
         }
-        job.finish.touch(&item.target);
+        job.tree.touch(&item.target);
         if job.options.dry_run {
             return job.progress.would_copy(item);
         }
@@ -567,7 +579,7 @@ async fn link(
         match directory.make_link(&target, &item.target, own.as_ref(), looks) {
             Ok(()) => job.progress.copied(item.target, 0, item.changes),
             Err(error) => {
-                let message = unwritten(&directory, &item, &error, 0);
+                let message = unwritten(&directory, (&item.target, item.size), &error, 0);
                 job.failed(item.target, message);
             }
         }
@@ -733,7 +745,7 @@ impl Writing {
                         .job
                         .copied(item, |item| local_path(&self.directory, item), length),
                     Err(error) => {
-                        let message = unwritten(&self.directory, &item, &error, 0);
+                        let message = unwritten(&self.directory, (&item.target, item.size), &error, 0);
                         self.job.failed(item.target, message);
                     }
                 }
@@ -778,7 +790,7 @@ impl Writing {
         let writer = self.writers.remove(&file);
         let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
         if let Some(item) = self.items.remove(&file) {
-            let message = unwritten(&self.directory, &item, error, 0) + aftermath;
+            let message = unwritten(&self.directory, (&item.target, item.size), error, 0) + aftermath;
             self.job.failed(item.target, message);
         }
         self.done.push(file);

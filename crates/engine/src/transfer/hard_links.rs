@@ -119,7 +119,7 @@ async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) ->
         return job.go_on_after(item.target, error);
     }
     // Also by what turns out to be there.
-    job.finish.touch(&item.target);
+    job.tree.touch(&item.target);
     let link = async |sftp: Sftp| link(&sftp, &first_path, &path, found.is_some()).await;
     match sessions.with(link).await {
         Ok(true) => linked(job, item),
@@ -130,7 +130,7 @@ async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) ->
 }
 
 fn linked(job: &Job, item: Item) {
-    job.finish.touch(&item.target);
+    job.tree.touch(&item.target);
     // Its content goes nowhere.
     job.progress.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
     job.progress.copied(item.target, 0, item.changes);

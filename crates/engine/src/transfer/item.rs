@@ -16,6 +16,8 @@ pub(super) struct Item {
     pub(super) source: Bytes,
     /// Its path below the target's root; empty for the root itself.
     pub(super) target: Bytes,
+    /// Where its path from the source that it was found in, which is what patterns are matched with, begins in that.
+    pub(super) below: usize,
     pub(super) kind: Kind,
     /// A file's length as far as is known.
     pub(super) size: u64,

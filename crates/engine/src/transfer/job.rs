@@ -25,7 +25,7 @@ use super::reason::{Reason, STOPPED};
 use super::sessions::{NEAR, Sessions};
 use super::sources::{Deletion, HardLinks};
 use super::there::Listings;
-use super::tree::{Finish, HeldNames, Tree};
+use super::tree::{Finish, Tree};
 use super::verify::{Pair, Verification};
 use crate::engine::Host;
 use crate::error::Error;
@@ -44,7 +44,8 @@ pub(super) struct Job {
     /// Attributes on the server of names that were looked up ahead; `None` if nothing has the name. Each is used once.
     pub(super) looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
     pub(super) tree: Tree,
-    pub(super) names: HeldNames,
+    /// The budget for what is kept of names.
+    pub(super) names: NameBudget,
     pub(super) finish: Finish,
     pub(super) hard_links: HardLinks,
     pub(super) backups: Backups,
@@ -73,25 +74,27 @@ impl Job {
         progress: &Arc<Progress>,
         rate: Arc<Rate>,
         names: NameBudget,
+        keeps_names: bool,
     ) -> Result<Self, Error> {
+        let deletes = options.delete && options.recursive;
         Ok(Self {
             options: options.clone(),
             filters: Filters::new(
                 &options.filters,
                 options.only.as_deref().map(|only| (only, options.only_recursive)),
             )?,
-            deletion: Deletion::new(options.delete && options.recursive),
+            deletion: Deletion::new(deletes, &names),
             progress: progress.clone(),
             rate,
             flow: Flow::default(),
             plenty: Plenty::default(),
             looked_at: Mutex::default(),
-            tree: Tree::default(),
-            names: HeldNames::new(names),
-            finish: Finish::default(),
+            tree: Tree::new(&names, keeps_names || deletes),
+            finish: Finish::new(&names),
             hard_links: HardLinks::new(options.hard_links),
             backups: Backups::new(options),
-            there: Listings::default(),
+            there: Listings::new(&names),
+            names,
             specials: AtomicU64::new(0),
             verification: Verification::new(options.verify && !options.dry_run),
             clocks_differ: AtomicBool::new(false),
@@ -147,7 +150,10 @@ impl Job {
     }
 
     /// Whether a link leads out of the tree that it is in, by rsync's rule, and is left out for that.
-    pub(super) fn is_unsafe(&self, item: &Item, text: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// As [`Tree::leave`].
+    pub(super) fn is_unsafe(&self, item: &Item, text: &[u8]) -> Result<bool, Error> {
         let is_unsafe = self.options.safe_links && leads_out(&item.target, text);
         if is_unsafe {
             let message = format!(
@@ -156,10 +162,10 @@ impl Job {
                 shown(text)
             );
             self.progress.tell(CopyEvent::Note { message });
-            self.deletion.leave(&item.target);
+            self.tree.leave(&item.target)?;
             self.progress.skipped(item);
         }
-        is_unsafe
+        Ok(is_unsafe)
     }
 
     /// Says once that a file which is left alone as newer is dated in the future: which is newer is what clocks say.

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -23,10 +24,11 @@ use super::pattern::{Names, Part, matches_itself};
 use super::place::Place;
 use super::reason::Reason;
 use super::sessions::Sessions;
+use super::spool::Held;
 use super::stream::Stream;
 use super::top::{Source, Top, into_itself};
 use super::tree::NameClaim;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 
 /// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
@@ -90,10 +92,10 @@ async fn local(
     let owners = (owners.clone(), Handle::current());
     let (path, stream) = (source.path.clone(), source.stream.clone());
     blocking(move || {
-        let nth = job.tree.source();
+        job.tree.source();
         if let Some(stream) = stream {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &top, &items, nth, b"", item);
+            send(&job, &top, &items, true, item)?;
             return Ok(());
         }
         let root = Path::new(os(&path));
@@ -111,7 +113,7 @@ async fn local(
         }
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &top, &items, nth, b"", item);
+            send(&job, &top, &items, true, item)?;
             return Ok(());
         }
         let mut item = local_item(&job, path.clone(), target, &found);
@@ -126,8 +128,8 @@ async fn local(
         }
         let below = item.target.clone();
         give(&owners, &mut item)?;
-        if send(&job, &top, &items, nth, b"", item).is_ok() && found.is_dir() {
-            return local_directory(&job, &owners, &top, nth, (&path, &below), &items);
+        if send(&job, &top, &items, true, item)?.is_none() && found.is_dir() {
+            return local_directory(&job, &owners, &top, (&path, &below), &items);
         }
         Ok(())
     })
@@ -149,6 +151,7 @@ fn give((owners, runtime): &(Arc<Owners>, Handle), item: &mut Item) -> Result<()
 fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
     Item {
         source,
+        below: target.len(),
         target,
         kind: Kind::File,
         size: 0,
@@ -172,21 +175,18 @@ fn local_directory(
     job: &Job,
     owners: &(Arc<Owners>, Handle),
     top: &Top,
-    nth: u32,
     (path, target): (&Bytes, &Bytes),
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Error> {
     struct Directory {
         path: Bytes,
         target: Bytes,
-        /// The path from the source.
-        below: Bytes,
     }
+    let below = below(target);
     // A list, and not a function that calls itself: somebody else may have nested the directories, as deep as paths go.
     let mut waiting = vec![Directory {
         path: path.clone(),
         target: target.clone(),
-        below: Bytes::new(),
     }];
     let failed = |path: &[u8], error: &std::io::Error| {
         job.failed(Bytes::copy_from_slice(path), Reason::local(path, error));
@@ -212,7 +212,6 @@ fn local_directory(
             let found_at = Directory {
                 path: within(&directory.path),
                 target: within(&directory.target),
-                below: within(&directory.below),
             };
             // Of the link itself, which is what is copied.
             let found = match entry.metadata() {
@@ -222,12 +221,13 @@ fn local_directory(
                     continue;
                 }
             };
-            if job.filters.leave_out(&found_at.below, found.is_dir()) {
+            if job.filters.leave_out(&found_at.target[below..], found.is_dir()) {
                 continue;
             }
             let mut item = local_item(job, found_at.path.clone(), found_at.target.clone(), &found);
+            item.below = below;
             give(owners, &mut item)?;
-            if send(job, top, items, nth, &found_at.below, item).is_err() {
+            if send(job, top, items, false, item)?.is_some() {
                 return Ok(());
             }
             if found.is_dir() {
@@ -244,6 +244,7 @@ fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata
     let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
     Item {
         source,
+        below: target.len(),
         target,
         kind,
         size: if kind == Kind::File { found.len() } else { 0 },
@@ -272,14 +273,21 @@ fn send(
     job: &Job,
     top: &Top,
     items: &mpsc::Sender<Item>,
-    nth: u32,
-    below: &[u8],
+    is_source: bool,
     item: Item,
-) -> Result<(), Over> {
-    if !is_copied(job, nth, below, &item, top) || job.hard_links.keep(&item) {
-        return Ok(());
+) -> Result<Option<Over>, Error> {
+    if !is_copied(job, is_source, &item, top)? || job.hard_links.keep(&item) {
+        return Ok(None);
     }
-    items.blocking_send(item).map_err(|_| Over)
+    Ok(items.blocking_send(item).err().map(|_| Over))
+}
+
+/// Where the path of what is in a source begins in its target's path.
+fn below(target: &Bytes) -> usize {
+    match target.len() {
+        0 => 0,
+        length => length + 1,
+    }
 }
 
 /// Directories are copied only if that was asked for.
@@ -312,48 +320,59 @@ fn root(job: &Job, item: &Item, top: &Top) {
     }
 }
 
-/// Counts what is to be copied, and tells what cannot be. `below` is the path from the source.
-fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item, top: &Top) -> bool {
-    if item.kind == Kind::Directory {
-        job.deletion.enter(&item.target, below);
-    }
+/// Counts what is to be copied, and tells what cannot be; `is_source`: it is what the user named.
+fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool, Error> {
     if item.kind == Kind::Other {
         // What has its name at the target stays.
-        job.deletion.pass_over(&item.target);
+        job.tree.leave(&item.target)?;
         if item.named {
             let message = format!("{} is not a file, directory or link", shown(&item.source));
             job.failed(item.source.clone(), message);
         } else {
             job.special(&item.source);
         }
-        return false;
+        return Ok(false);
     }
     // The target's root, which is there.
     if item.target.is_empty() {
         match item.kind {
-            Kind::Directory => root(job, item, top),
+            Kind::Directory => {
+                match job.tree.enter_root() {
+                    true => job.deletion.enter(&item.target, item.below)?,
+                    false => job.deletion.enter_again(&item.target, item.below)?,
+                }
+                root(job, item, top);
+            }
             _ => job.failed(
                 item.source.clone(),
                 format!("{} is not a directory", shown(&item.source)),
             ),
         }
-        return false;
+        return Ok(false);
     }
     let options = &job.options;
     let is_small = options.min_size.is_some_and(|least| item.size < least);
     let is_large = options.max_size.is_some_and(|most| item.size > most);
     if item.kind == Kind::File && item.stream.is_none() && (is_small || is_large) {
         // As rsync: it is not copied, and what the target has of it stays.
-        job.deletion.pass_over(&item.target);
-        return false;
+        job.tree.leave(&item.target)?;
+        return Ok(false);
     }
-    match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
+    let is_directory = item.kind == Kind::Directory;
+    Ok(match job.tree.tell(&item.target, is_source, is_directory)? {
         NameClaim::New => {
-            job.deletion.expect(&item.target);
+            if is_directory {
+                job.deletion.enter(&item.target, item.below)?;
+            }
             job.progress.found(item.size);
             true
         }
-        NameClaim::Again => false,
+        NameClaim::Again => {
+            if is_directory && job.tree.sources() > 1 {
+                job.deletion.enter_again(&item.target, item.below)?;
+            }
+            false
+        }
         NameClaim::Taken => {
             let message = format!(
                 "{} was not copied: another source is called {}, too",
@@ -363,7 +382,7 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item, top: &Top) -> bool 
             job.failed(item.source.clone(), message);
             false
         }
-    }
+    })
 }
 
 // A server.
@@ -396,8 +415,11 @@ async fn remote(
                 let message = format!("{}: {} matches nothing", sftp.host(), shown(path));
                 job.failed(path.clone(), message);
             }
-            for path in paths {
-                match sftp.stat(&path).await {
+            let looks =
+                futures_util::stream::iter(paths.iter()).map(async |path| (sftp.stat(&path).await, path));
+            let mut looks = std::pin::pin!(looks.buffered(LISTINGS));
+            while let Some((found, path)) = looks.next().await {
+                match found {
                     Ok(found) => {
                         let name = target(&path, top);
                         from.source(path, name, found, false).await?;
@@ -432,7 +454,7 @@ enum Meant {
         found: FileAttributes,
     },
     /// The names that its pattern matches.
-    Matching(Vec<Bytes>),
+    Matching(Paths),
     Nothing(Bytes, Error),
 }
 
@@ -497,7 +519,7 @@ impl From<'_> {
             top,
             items,
         } = *self;
-        let nth = job.tree.source();
+        job.tree.source();
         let mut item = remote_item(job, path.clone(), name, &found);
         item.named = named;
         if is_left_out(job, &item) {
@@ -523,8 +545,7 @@ impl From<'_> {
             }
         }
         item.owner = at_target(owners, item.owner).await?;
-        if is_copied(job, nth, b"", &item, top) && items.send(item).await.is_err() || kind != Kind::Directory
-        {
+        if is_copied(job, true, &item, top)? && items.send(item).await.is_err() || kind != Kind::Directory {
             return Ok(());
         }
         // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
@@ -535,7 +556,7 @@ impl From<'_> {
             below: &below,
             top,
             items,
-            nth,
+            has_begun: AtomicBool::new(false),
         };
         sessions.with(|sftp| walk.on(sftp)).await
     }
@@ -550,11 +571,14 @@ struct Walk<'a> {
     below: &'a Bytes,
     top: &'a Top,
     items: &'a mpsc::Sender<Item>,
-    nth: u32,
+    has_begun: AtomicBool,
 }
 
 impl Walk<'_> {
     async fn on(&self, sftp: Sftp) -> Result<(), Error> {
+        if self.has_begun.swap(true, Ordering::Relaxed) {
+            self.job.tree.begin_anew();
+        }
         let filters = self.job.filters.clone();
         let left_out = LeftOut::new(move |path, is_directory| filters.leave_out(path, is_directory));
         let mut walk = sftp.walk_without(self.path, left_out);
@@ -566,22 +590,16 @@ impl Walk<'_> {
                     continue;
                 }
             };
-            let is_kept = self.job.deletion.is_wanted();
-            self.job.names.hold(if is_kept { entry.path.len() } else { 0 })?;
             let mut item = remote_item(
                 self.job,
                 join(self.path, &entry.path),
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
+            item.below = below(self.below);
             item.owner = at_target(self.owners, item.owner).await?;
-            if !is_copied(self.job, self.nth, &entry.path, &item, self.top) {
+            if !is_copied(self.job, false, &item, self.top)? {
                 continue;
-            }
-            if item.kind == Kind::Directory {
-                self.job
-                    .names
-                    .hold_directory(item.source.len() + item.target.len())?;
             }
             if self.items.send(item).await.is_err() {
                 return Ok(());
@@ -609,6 +627,7 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
     };
     Item {
         source,
+        below: target.len(),
         target,
         kind,
         size: if kind == Kind::File {
@@ -628,75 +647,77 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
     }
 }
 
-/// Directories that are listed at once for a pattern.
+/// Directories that are listed at once for a pattern, and paths that are looked at.
 const LISTINGS: usize = 32;
 
 /// The paths that a pattern matches, part by part. They are matched here: a server says what there is, not what was
 /// asked for.
-async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Vec<Bytes>, Error> {
-    let root = match path.typed.starts_with(b"/") && path.home.is_empty() {
-        true => Bytes::from_static(b"/"),
-        false => path.home.clone(),
+async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Paths, Error> {
+    let root: &[u8] = match path.typed.starts_with(b"/") && path.home.is_empty() {
+        true => b"/",
+        false => &path.home,
     };
-    let mut found = vec![root];
+    let mut found = Paths::new(job);
+    found.push(root, b"")?;
     let mut unseen = false;
     for part in path
         .typed
         .split(|byte| *byte == b'/')
         .filter(|part| !part.is_empty())
     {
-        let pattern = match Part::new(part)? {
+        let mut next = Paths::new(job);
+        match Part::new(part)? {
             Part::Name(name) => {
                 unseen = true;
                 found
-                    .iter_mut()
-                    .for_each(|directory| *directory = join(directory, &name));
-                continue;
+                    .iter()
+                    .try_for_each(|directory| next.push(&directory, &name))?;
             }
-            Part::Names(pattern) => pattern,
-        };
-        unseen = false;
-        let mut listing = futures_util::stream::iter(std::mem::take(&mut found))
-            .map(|directory| matching_in(job, sftp, directory, &pattern))
-            .buffered(LISTINGS);
-        while let Some(names) = listing.next().await {
-            found.extend(names?);
+            Part::Names(pattern) => {
+                unseen = false;
+                let mut listing = futures_util::stream::iter(found.iter())
+                    .map(|directory| matching_in(job, sftp, directory, &pattern))
+                    .buffered(LISTINGS);
+                while let Some(names) = listing.next().await {
+                    next.extend(names?)?;
+                }
+            }
         }
+        found = next;
     }
     if unseen {
-        let looks = found.into_iter().map(|path| {
-            let sftp = sftp.clone();
-            async move {
-                let there = sftp.lstat(&path).await.is_ok();
-                there.then_some(path)
-            }
-        });
-        let mut looks = futures_util::stream::iter(looks).buffered(LISTINGS);
-        found = Vec::new();
-        while let Some(there) = looks.next().await {
-            found.extend(there);
-        }
+        found = present(job, sftp, &found).await?;
     }
     found.sort();
     Ok(found)
 }
 
+/// Those of some paths that are there.
+async fn present(job: &Job, sftp: &Sftp, paths: &Paths) -> Result<Paths, Error> {
+    let mut present = Paths::new(job);
+    let looks = futures_util::stream::iter(paths.iter());
+    let looks = looks.map(async |path| (sftp.lstat(&path).await.is_ok(), path));
+    let mut looks = std::pin::pin!(looks.buffered(LISTINGS));
+    while let Some((is_there, path)) = looks.next().await {
+        if is_there {
+            present.push(&path, b"")?;
+        }
+    }
+    Ok(present)
+}
+
 /// The paths in a directory whose names match.
-async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) -> Result<Vec<Bytes>, Error> {
+async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) -> Result<Paths, Error> {
     let listed = if directory.is_empty() {
         &b"."[..]
     } else {
         &directory
     };
     let mut listing = sftp.read_dir(listed);
-    let mut paths = Vec::new();
+    let mut paths = Paths::new(job);
     while let Some(entry) = listing.next().await {
         match entry {
-            Ok(entry) if pattern.matches(&entry.path) => {
-                let path = join(&directory, &entry.path);
-                job.names.hold(path.len())?;
-                paths.push(path);
-            }
+            Ok(entry) if pattern.matches(&entry.path) => paths.push(&directory, &entry.path)?,
             Ok(_) => {}
             // What is not a directory has nothing in it.
             Err(error) if error.is_no_such_file() => {}
@@ -706,8 +727,83 @@ async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) 
     Ok(paths)
 }
 
+/// Paths, one behind the other: a pattern may match a million.
+struct Paths {
+    held: Held,
+    bytes: Vec<u8>,
+    /// Where each begins, and its length.
+    spans: Vec<(u32, u32)>,
+}
+
+impl Paths {
+    fn new(job: &Job) -> Self {
+        Self {
+            held: Held::new(&job.names),
+            bytes: Vec::new(),
+            spans: Vec::new(),
+        }
+    }
+
+    /// Adds a name in a directory.
+    ///
+    /// # Errors
+    /// They take more memory than there is for names.
+    fn push(&mut self, directory: &[u8], name: &[u8]) -> Result<(), Error> {
+        let path = join(directory, name);
+        room_for(&mut self.held, &mut self.bytes, path.len())?;
+        room_for(&mut self.held, &mut self.spans, 1)?;
+        let begin = u32::try_from(self.bytes.len()).map_err(|_| Invalid::TooManyNames)?;
+        let length = u32::try_from(path.len()).map_err(|_| Invalid::TooManyNames)?;
+        self.bytes.extend_from_slice(&path);
+        self.spans.push((begin, length));
+        Ok(())
+    }
+
+    fn extend(&mut self, others: Self) -> Result<(), Error> {
+        if self.is_empty() {
+            *self = others;
+            return Ok(());
+        }
+        others.iter().try_for_each(|path| self.push(&path, b""))
+    }
+
+    fn sort(&mut self) {
+        let Self { bytes, spans, .. } = self;
+        spans.sort_unstable_by(|one, other| path_at(bytes, *one).cmp(path_at(bytes, *other)));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Bytes> {
+        let paths = self.spans.iter().map(|span| path_at(&self.bytes, *span));
+        paths.map(Bytes::copy_from_slice)
+    }
+
+    fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+}
+
+fn path_at(bytes: &[u8], (begin, length): (u32, u32)) -> &[u8] {
+    &bytes[begin as usize..][..length as usize]
+}
+
+/// Makes room for so many more in a list.
+fn room_for<T>(held: &mut Held, list: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    if list.capacity() - list.len() < more {
+        let more = more.max(list.len() / 4).max(64);
+        held.must_grow(more * size_of::<T>())?;
+        list.reserve_exact(more);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use trunkline_sftp::transfer::NameBudget;
+
     use super::*;
 
     #[test]
@@ -728,5 +824,28 @@ mod tests {
             assert_eq!(target(source.as_bytes(), &into(None)), name, "{source}");
         }
         assert_eq!(target(b"a/b", &into(Some("c"))), "c");
+    }
+
+    #[test]
+    fn paths_are_kept_in_order_within_what_all_may_take() {
+        let budget = NameBudget::new(1 << 16);
+        let new = || Paths {
+            held: Held::new(&budget),
+            bytes: Vec::new(),
+            spans: Vec::new(),
+        };
+        let (mut paths, mut others) = (new(), new());
+        for name in ["c", "a", "ab"] {
+            others.push(b"d", name.as_bytes()).unwrap();
+        }
+        paths.push(b"d", b"b").unwrap();
+        paths.extend(others).unwrap();
+        paths.sort();
+        let found: Vec<_> = paths.iter().collect();
+        assert_eq!(found, ["d/a", "d/ab", "d/b", "d/c"]);
+        let many = (0..)
+            .take_while(|_| paths.push(b"", &[b'x'; 100]).is_ok())
+            .count();
+        assert!(many > 300 && many * 108 < 1 << 16, "{many}");
     }
 }

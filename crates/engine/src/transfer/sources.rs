@@ -1,79 +1,117 @@
-//! A copy's memory of its sources: [`Deletion`], which names they have; [`HardLinks`], which names are one file.
+//! A copy's memory of its sources: [`Deletion`], which directories they have; [`HardLinks`], which names are one file.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use trunkline_sftp::transfer::NameBudget;
 
 use super::item::Item;
+use super::spool::{Held, Spool};
+use crate::error::Error;
 
 /// The names of the sources, which a copy with `delete` remembers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deletion {
     /// Whether it was asked for.
     wanted: bool,
-    /// Guards the tables for as long as a look-up takes.
+    /// Guards the lists for as long as it takes to add to them.
     directories: Mutex<Directories>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Directories {
-    /// Directories of the sources: their paths below the target's root, and below each source that has them.
-    pub(super) listed: BTreeMap<Bytes, HashSet<Bytes>>,
-    /// How many names the sources have in each.
-    pub(super) names: HashMap<Bytes, u64>,
-    /// Paths of what the sources have and is not copied.
-    pub(super) passed_over: HashSet<Bytes>,
+#[derive(Debug)]
+struct Directories {
+    /// Directories of the sources.
+    listed: Spool,
+    /// Where further sources have directories of the same target: their paths from each of those.
+    further: HashMap<Bytes, HashSet<Bytes>>,
+    held: Held,
+}
+
+/// A directory of the sources.
+#[derive(Debug)]
+pub(super) struct SourceDirectory {
+    /// Below the target's root.
+    pub(super) target: Bytes,
+    /// Its paths below each source that has it, which is what patterns are matched with.
+    pub(super) below: HashSet<Bytes>,
 }
 
 impl Deletion {
-    pub(super) fn new(wanted: bool) -> Self {
+    pub(super) fn new(wanted: bool, budget: &NameBudget) -> Self {
         Self {
             wanted,
-            ..Self::default()
+            directories: Mutex::new(Directories {
+                listed: Spool::new(budget),
+                further: HashMap::new(),
+                held: Held::new(budget),
+            }),
         }
     }
 
-    /// Whether paths are kept, to compare them with the target's.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Notes that a source has a directory.
-    pub(super) fn enter(&self, target: &Bytes, below: &[u8]) {
-        if self.wanted {
-            let mut directories = self.directories();
-            let listed = directories.listed.entry(target.clone()).or_default();
-            listed.insert(Bytes::copy_from_slice(below));
+    /// Notes that a source has a directory, whose path from there begins in that of its target.
+    ///
+    /// # Errors
+    /// There is no place for it, neither in memory nor in a file.
+    pub(super) fn enter(&self, target: &Bytes, below: usize) -> Result<(), Error> {
+        if !self.wanted {
+            return Ok(());
         }
+        let below = u32::try_from(below).unwrap_or(u32::MAX);
+        let record = [&below.to_ne_bytes(), &target[..]].concat();
+        self.directories().listed.push(&record)
     }
 
-    /// Notes that a source has a name which the target will have.
-    pub(super) fn expect(&self, target: &Bytes) {
-        if self.wanted {
-            *self.directories().names.entry(parent(target)).or_default() += 1;
+    /// Notes that a further source has a directory that one before has, too.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn enter_again(&self, target: &Bytes, below: usize) -> Result<(), Error> {
+        /// Of both paths, in tables.
+        const A_DIRECTORY: usize = 256;
+        if !self.wanted {
+            return Ok(());
         }
+        let directories = &mut *self.directories();
+        let below = target.slice(below.min(target.len())..);
+        if directories
+            .further
+            .entry(target.clone())
+            .or_default()
+            .insert(below)
+        {
+            directories.held.must_grow(A_DIRECTORY + target.len())?;
+        }
+        Ok(())
     }
 
-    /// Notes that a source has something that is not copied.
-    pub(super) fn pass_over(&self, target: &Bytes) {
-        if self.wanted {
-            self.directories().passed_over.insert(target.clone());
-        }
+    /// The paths that a directory has below each source.
+    pub(super) fn below(&self, target: &Bytes, below: usize) -> HashSet<Bytes> {
+        let further = self.directories().further.get(target).cloned();
+        let mut all = further.unwrap_or_default();
+        all.insert(target.slice(below.min(target.len())..));
+        all
     }
 
-    /// Notes that such a name is not copied after all.
-    pub(super) fn leave(&self, target: &Bytes) {
-        if self.wanted {
-            let mut directories = self.directories();
-            if let Some(expected) = directories.names.get_mut(&parent(target)) {
-                *expected = expected.saturating_sub(1);
-            }
-            directories.passed_over.insert(target.clone());
-        }
+    /// The directory that was noted last.
+    ///
+    /// # Errors
+    /// It cannot be read from the file that it is in.
+    pub(super) fn pop(&self) -> Result<Option<SourceDirectory>, Error> {
+        let record = self.directories().listed.pop()?;
+        Ok(record.and_then(|record| {
+            let (below, target) = record.split_first_chunk()?;
+            let target = Bytes::copy_from_slice(target);
+            let below = self.below(&target, u32::from_ne_bytes(*below) as usize);
+            Some(SourceDirectory { target, below })
+        }))
     }
 
-    pub(super) fn directories(&self) -> MutexGuard<'_, Directories> {
+    fn directories(&self) -> MutexGuard<'_, Directories> {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,6 +7,7 @@
 //! ([ADR 39](../../../../docs/adr/0039-listings-by-find.md)).
 
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,11 +20,9 @@ use tokio::task::JoinSet;
 use trunkline_request::shell::quote;
 
 use super::job::Job;
-use super::part;
 use super::path;
 use super::sessions::Sessions;
 use super::there::{Listing, Listings};
-use super::tree::HeldNames;
 use crate::connection::session::Command;
 use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp, Times};
 
@@ -37,7 +36,7 @@ const WAITING: usize = 32;
 /// Commands under way.
 const AT_ONCE: usize = 4;
 /// Names of each batch that are looked at over SFTP, too.
-const SAMPLES: u64 = 2;
+const SAMPLES: usize = 2;
 /// So long a command may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Beyond this a survey's round trips cost more than its CPU saves.
@@ -117,7 +116,7 @@ async fn survey(
     loop {
         let is_worth = waiting.len() >= WAITING || asked.is_empty() && sampled.is_empty();
         if !waiting.is_empty() && asked.len() < AT_ONCE && is_worth {
-            let (batch, line) = Batch::take_from(&mut waiting);
+            let (batch, line) = Batch::take_from(&mut waiting, &job.there);
             asked.push_back(batch);
             shell.stdin.send(line).await.ok()?;
             continue;
@@ -135,7 +134,7 @@ async fn survey(
                 records.add(&output?);
                 while let Some(record) = records.next()? {
                     let batch = asked.front_mut()?;
-                    let Some(is_whole) = batch.take(&job.names, &record)? else {
+                    let Some(is_whole) = batch.take(&record)? else {
                         continue;
                     };
                     let mut batch = asked.pop_front()?;
@@ -205,8 +204,9 @@ impl Records {
     /// The next record; `None` within for none yet, and `None` where they are longer than they may be.
     fn next(&mut self) -> Option<Option<BytesMut>> {
         while self.before < LONGEST
-            && let Some(end) = self.buffer.iter().position(|byte| *byte == 0)
+            && let Ok(record) = CStr::from_bytes_until_nul(&self.buffer)
         {
+            let end = record.count_bytes();
             let mut record = self.buffer.split_to(end + 1);
             record.truncate(end);
             if self.has_begun {
@@ -224,24 +224,25 @@ impl Records {
 struct Batch {
     wants: Vec<Want>,
     /// The answer for each, in order.
-    told: Vec<Option<Told>>,
+    told: Vec<Told>,
     /// The one that is being told.
     at: usize,
-    /// The names that were told.
-    count: u64,
+    /// Some of the names, by their hashes: what the server cannot have chosen.
+    samples: Vec<(u64, Bytes, FileAttributes)>,
     /// The command succeeded.
     is_whole: bool,
 }
 
-/// A directory that was told.
+/// The answer about a directory.
 struct Told {
     own: Option<FileAttributes>,
+    is_told: bool,
     names: Listing,
 }
 
 impl Batch {
     /// Takes a batch of those that wait, and makes the line that asks for it.
-    fn take_from(waiting: &mut VecDeque<Want>) -> (Self, Bytes) {
+    fn take_from(waiting: &mut VecDeque<Want>, there: &Listings) -> (Self, Bytes) {
         let mut line = b"f".to_vec();
         let mut wants = Vec::new();
         while wants.len() < A_BATCH && line.len() < A_LINE {
@@ -256,17 +257,24 @@ impl Batch {
         }
         line.push(b'\n');
         let batch = Self {
-            told: wants.iter().map(|_| None).collect(),
+            told: wants
+                .iter()
+                .map(|_| Told {
+                    own: None,
+                    is_told: false,
+                    names: there.begin(),
+                })
+                .collect(),
             wants,
             at: 0,
-            count: 0,
+            samples: Vec::new(),
             is_whole: false,
         };
         (batch, line.into())
     }
 
     /// Takes a record. Within: whether the command succeeded, where this was its last; `None` for what cannot be one.
-    fn take(&mut self, held: &HeldNames, record: &[u8]) -> Option<Option<bool>> {
+    fn take(&mut self, record: &[u8]) -> Option<Option<bool>> {
         if let Some(status) = record.strip_prefix(b"E ") {
             return Some(Some(status == b"0"));
         }
@@ -282,10 +290,10 @@ impl Batch {
             let next = self.wants[self.at..].iter().zip(&self.told[self.at..]);
             let next = next
                 .into_iter()
-                .position(|(want, told)| told.is_none() && want.directory == path)?;
+                .position(|(want, told)| !told.is_told && want.directory == path)?;
             self.at += next;
-            let names = Listing::new();
-            self.told[self.at] = Some(Told { own: found, names });
+            let told = &mut self.told[self.at];
+            (told.own, told.is_told) = (found, true);
             return Some(None);
         }
         let directory = &self.wants.get(self.at)?.directory;
@@ -296,30 +304,37 @@ impl Batch {
         if depth != b"1" || name.is_empty() || name.contains(&b'/') || name == b".." {
             return None;
         }
-        held.hold(name.len()).ok()?;
-        self.count += 1;
-        let told = self.told[self.at].as_mut()?;
-        told.names.insert(Bytes::copy_from_slice(name), found);
+        let told = &mut self.told[self.at];
+        if !told.is_told {
+            return None;
+        }
+        let hash = told.names.hash(name);
+        if !told.names.insert(hash, found.as_ref()) {
+            return None;
+        }
+        let is_full = self.samples.len() == SAMPLES;
+        let is_chosen = |last: &(u64, Bytes, FileAttributes)| !is_full || hash < last.0;
+        if let Some(found) = found
+            && self.samples.last().is_none_or(is_chosen)
+        {
+            self.samples.truncate(SAMPLES - 1);
+            let at = self.samples.partition_point(|(before, ..)| *before < hash);
+            self.samples
+                .insert(at, (hash, path::join(directory, name), found));
+        }
         Some(None)
     }
 
-    /// Chooses some names, with the attributes that find printed.
+    /// Some names and a directory, with the attributes that find printed.
     fn samples(&self) -> Vec<(Bytes, FileAttributes)> {
-        let told = || self.wants.iter().zip(&self.told);
-        let chosen: Vec<u64> = (0..SAMPLES.min(self.count))
-            .map(|_| u64::from_be_bytes(part::unguessable()) % self.count)
-            .collect();
-        let all = told().flat_map(|(want, told)| {
-            let names = told.iter().flat_map(|told| &told.names);
-            names.map(|(name, found)| (path::join(&want.directory, name), found))
-        });
-        let samples = all
-            .zip(0..)
-            .filter(|(_, nth)| chosen.contains(nth))
-            .filter_map(|((path, found), _)| Some((path, found.clone()?)));
+        let names = self
+            .samples
+            .iter()
+            .map(|(_, path, found)| (path.clone(), found.clone()));
+        let directories = self.wants.iter().zip(&self.told);
         let directories =
-            told().filter_map(|(want, told)| Some((want.directory.clone(), told.as_ref()?.own.clone()?)));
-        samples.chain(directories.take(1)).collect()
+            directories.filter_map(|(want, told)| Some((want.directory.clone(), told.own.clone()?)));
+        names.chain(directories.take(1)).collect()
     }
 
     /// Tells whoever asked. The directories of a batch that failed are asked for once more, without those that it did not
@@ -327,8 +342,8 @@ impl Batch {
     fn tell(self, there: &Listings) -> Vec<Want> {
         let mut again = Vec::new();
         for (mut want, told) in self.wants.into_iter().zip(self.told) {
-            match told {
-                Some(told) if self.is_whole => {
+            match told.is_told {
+                true if self.is_whole => {
                     let kind = told.own.as_ref().and_then(FileAttributes::file_type);
                     // What a link leads to is not in it.
                     if kind == Some(FileType::Directory) {
@@ -336,7 +351,7 @@ impl Batch {
                     }
                     let _ = want.told.send(told.own);
                 }
-                Some(_) if !want.again => {
+                true if !want.again => {
                     want.again = true;
                     again.push(want);
                 }
@@ -422,9 +437,13 @@ mod tests {
     }
 
     /// Asks a real shell about directories below `root`, behind a login script's words.
-    fn ask(root: &Path, directories: &[&[u8]]) -> (Batch, Vec<oneshot::Receiver<Option<FileAttributes>>>) {
+    fn ask(
+        there: &Listings,
+        root: &Path,
+        directories: &[&[u8]],
+    ) -> (Batch, Vec<oneshot::Receiver<Option<FileAttributes>>>) {
         let (mut waiting, found) = wants(directories);
-        let (mut batch, line) = Batch::take_from(&mut waiting);
+        let (mut batch, line) = Batch::take_from(&mut waiting, there);
         assert!(waiting.is_empty());
         let script = [&preamble(root.as_os_str().as_bytes())[..], &line].concat();
         let ran = std::process::Command::new("sh")
@@ -432,11 +451,11 @@ mod tests {
             .arg(OsStr::from_bytes(&script))
             .output()
             .unwrap();
-        let (mut records, held) = (Records::default(), HeldNames::new(NameBudget::new(1 << 20)));
+        let mut records = Records::default();
         records.add(b"welcome\0E 0\0");
         records.add(&ran.stdout);
         while let Some(record) = records.next().unwrap() {
-            if let Some(is_whole) = batch.take(&held, &record).expect("a record") {
+            if let Some(is_whole) = batch.take(&record).expect("a record") {
                 batch.is_whole = is_whole;
                 return (batch, found);
             }
@@ -463,9 +482,9 @@ mod tests {
             std::os::unix::fs::symlink("nowhere", path.join("link")).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o2750)).unwrap();
         }
-        let (batch, found) = ask(place.path(), &directories);
+        let there = Listings::new(&NameBudget::default());
+        let (batch, found) = ask(&there, place.path(), &directories);
         assert!(batch.is_whole);
-        let there = Listings::default();
         assert!(batch.tell(&there).is_empty());
         for (directory, mut own) in directories.iter().zip(found) {
             let path = place.path().join(OsStr::from_bytes(directory));
@@ -507,9 +526,9 @@ mod tests {
             std::fs::create_dir(place.path().join(name)).unwrap();
             std::fs::write(place.path().join(name).join("f"), name).unwrap();
         }
-        let (batch, mut found) = ask(place.path(), &[b"none", b"a", b"a/none", b"b"]);
+        let there = Listings::new(&NameBudget::default());
+        let (batch, mut found) = ask(&there, place.path(), &[b"none", b"a", b"a/none", b"b"]);
         assert!(!batch.is_whole);
-        let there = Listings::default();
         let again = batch.tell(&there);
         let asked: Vec<_> = again.iter().map(|want| &want.directory[..]).collect();
         assert_eq!(asked, [b"a", b"b"]);
@@ -520,6 +539,7 @@ mod tests {
 
     #[test]
     fn what_find_would_not_print_ends_a_survey() {
+        let there = Listings::new(&NameBudget::default());
         let good: BTreeMap<&str, bool> = BTreeMap::from([
             ("0 d 755 40 12.5 0 0 ./d", true),
             ("0 d 755 40 12 0 0 ./d", true),
@@ -536,18 +556,16 @@ mod tests {
         ]);
         for (record, is_good) in good {
             let (mut waiting, _found) = wants(&[b"d"]);
-            let mut batch = Batch::take_from(&mut waiting).0;
-            let held = HeldNames::new(NameBudget::new(1 << 20));
-            let taken = batch.take(&held, record.as_bytes());
+            let mut batch = Batch::take_from(&mut waiting, &there).0;
+            let taken = batch.take(record.as_bytes());
             assert_eq!(taken.is_some(), is_good, "{record}");
         }
-        let held = HeldNames::new(NameBudget::new(1 << 20));
         for name in ["./x/f", "./d/", "./d/..", "./d/a/b", "./df"] {
             let (mut waiting, _found) = wants(&[b"d"]);
-            let mut batch = Batch::take_from(&mut waiting).0;
-            assert!(batch.take(&held, b"0 d 755 40 12.5 0 0 ./d").is_some());
+            let mut batch = Batch::take_from(&mut waiting, &there).0;
+            assert!(batch.take(b"0 d 755 40 12.5 0 0 ./d").is_some());
             let record = format!("1 f 644 4 12.5 0 0 {name}");
-            assert!(batch.take(&held, record.as_bytes()).is_none(), "{name}");
+            assert!(batch.take(record.as_bytes()).is_none(), "{name}");
         }
     }
 

@@ -165,7 +165,7 @@ pub(super) async fn list_ahead(
     if !wanted || !sources.iter().any(has_no_name) {
         return Ok(None);
     }
-    listing(sessions, &job.names, &target.path()).await
+    listing(sessions, &job.there, &target.path()).await
 }
 
 /// A directory that is copied into itself would be copied without end. What a pattern matches is looked at when it is found.

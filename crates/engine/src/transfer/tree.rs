@@ -5,10 +5,8 @@
 //! whether the source lists a name twice (a link, then a directory), the target has the link, or the file system there takes
 //! two names for one.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,80 +14,48 @@ use trunkline_sftp::transfer::NameBudget;
 
 use super::compare::split;
 use super::item::Item;
-use crate::error::{Error, Invalid};
+use super::spool::{Held, Names, Spool};
+use crate::error::Error;
+use crate::sftp::Owner;
 
-/// The memory for the names that servers tell, out of the budget that all copies share: a server may make up names without end.
-#[derive(Debug)]
-pub(super) struct HeldNames {
-    budget: NameBudget,
-    bytes: AtomicUsize,
-}
-
-/// The memory of a name's hash in tables that grow by doubling, and of a path beside its bytes.
-const A_HASH: usize = 48;
-const A_PATH: usize = 128;
-
-impl HeldNames {
-    /// None yet, out of this budget.
-    pub(super) fn new(budget: NameBudget) -> Self {
-        Self {
-            budget,
-            bytes: AtomicUsize::new(0),
-        }
-    }
-
-    /// Counts one more name, with so many bytes of a path where that is kept.
-    ///
-    /// # Errors
-    /// The names of all copies take more than they may together.
-    pub(super) fn hold(&self, path: usize) -> Result<(), Error> {
-        self.take(if path == 0 { A_HASH } else { A_PATH + path })
-    }
-
-    /// Counts a directory, which is kept until it gets its looks in the end, with so many bytes of paths.
-    ///
-    /// # Errors
-    /// As [`Self::hold`].
-    pub(super) fn hold_directory(&self, paths: usize) -> Result<(), Error> {
-        // It is known as a directory as well, and perhaps as one in which something changes.
-        self.take(size_of::<Item>() + paths + A_HASH + A_PATH)
-    }
-
-    fn take(&self, taken: usize) -> Result<(), Error> {
-        self.bytes.fetch_add(taken, Ordering::Relaxed);
-        match self.budget.keep(taken) {
-            true => Ok(()),
-            false => Err(Invalid::TooManyNames.into()),
-        }
-    }
-}
-
-impl Drop for HeldNames {
-    fn drop(&mut self) {
-        self.budget.give_back(*self.bytes.get_mut());
-    }
-}
+/// The memory of a directory, or of a name in the target itself, in a table that grows by doubling.
+const AN_ENTRY: usize = 40;
 
 /// Names and directories below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
 /// hash.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tree {
     hasher: RandomState,
+    /// Whether a name may be told again, by another source or by a walk that begins anew, or is looked for in the end.
+    keeps_names: bool,
     /// Guards the tables for as long as a look-up takes.
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    names: HashMap<u64, Name>,
-    directories: HashMap<u64, Origin>,
-    sources: u32,
+    /// The names in directories.
+    names: Names,
+    /// Sources that go into the target under names of their own, and whether they are directories.
+    tops: HashMap<u64, bool>,
+    directories: HashMap<u64, Directory>,
+    held: Held,
+    sources: usize,
+    /// Sources of which that goes into the target what is in them.
+    roots: usize,
+    /// The present source's walk began anew.
+    is_anew: bool,
+    /// The names in the directory that was looked at last.
+    known: Option<(u64, Vec<u64>)>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Name {
-    source: u32,
-    is_directory: bool,
+#[derive(Debug, Clone, Copy, Default)]
+struct Directory {
+    origin: Option<Origin>,
+    /// It was told more than once: so may be what is in it.
+    is_again: bool,
+    /// Something changes in it, which changes its times.
+    is_touched: bool,
 }
 
 /// How a directory came to be there.
@@ -112,60 +78,172 @@ pub(super) enum NameClaim {
     Taken,
 }
 
-impl Tree {
-    /// A number for one more source.
-    pub(super) fn source(&self) -> u32 {
-        let mut state = self.state();
-        state.sources += 1;
-        state.sources
-    }
+/// The flags of a name's hash: it is a directory's; it is not copied.
+const IS_DIRECTORY: u64 = 1;
+const IS_LEFT: u64 = 2;
 
-    /// Notes that a source has a name for this path.
-    pub(super) fn tell(&self, path: &[u8], source: u32, is_directory: bool) -> NameClaim {
-        let name = Name { source, is_directory };
-        match self.state().names.entry(self.hasher.hash_one(path)) {
-            Entry::Vacant(place) => {
-                place.insert(name);
-                NameClaim::New
-            }
-            Entry::Occupied(known) => {
-                let known = known.get();
-                if known.source == source || known.is_directory && is_directory {
-                    NameClaim::Again
-                } else {
-                    NameClaim::Taken
-                }
-            }
+impl Tree {
+    pub(super) fn new(budget: &NameBudget, keeps_names: bool) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            keeps_names,
+            state: Mutex::new(State {
+                names: Names::new(budget),
+                tops: HashMap::new(),
+                directories: HashMap::new(),
+                held: Held::new(budget),
+                sources: 0,
+                roots: 0,
+                is_anew: false,
+                known: None,
+            }),
         }
     }
 
-    /// Whether a source has a name for this path.
-    pub(super) fn knows(&self, path: &[u8]) -> bool {
-        self.state().names.contains_key(&self.hasher.hash_one(path))
+    /// Begins with one more source.
+    pub(super) fn source(&self) {
+        let mut state = self.state();
+        state.sources += 1;
+        state.is_anew = false;
+        state.seal();
+    }
+
+    /// How many sources there were.
+    pub(super) fn sources(&self) -> usize {
+        self.state().sources
+    }
+
+    /// Notes that the present source's content goes into the target itself. Returns whether that is so of none before.
+    pub(super) fn enter_root(&self) -> bool {
+        let mut state = self.state();
+        state.roots += 1;
+        let is_again = state.roots > 1;
+        let root = state.directories.entry(self.hash(b"")).or_default();
+        root.is_again |= is_again;
+        !is_again
+    }
+
+    /// The present source's names are told anew.
+    pub(super) fn begin_anew(&self) {
+        let mut state = self.state();
+        state.is_anew = true;
+        state.seal();
+    }
+
+    /// Notes that the present source has a name for this path; `is_source`: it is the source itself.
+    ///
+    /// # Errors
+    /// There is no place for it, neither in memory nor in a file.
+    pub(super) fn tell(&self, path: &Bytes, is_source: bool, is_directory: bool) -> Result<NameClaim, Error> {
+        let (directory, name) = self.hashes(path);
+        let state = &mut *self.state();
+        let is_top = !path.contains(&b'/');
+        let mut found = state.tops.get(&name).copied().filter(|_| is_top);
+        let is_again = state
+            .directories
+            .get(&directory)
+            .is_some_and(|directory| directory.is_again);
+        if found.is_none() && (is_again || state.is_anew && !is_source || is_source && state.roots > 0) {
+            found = state
+                .find(directory, name)?
+                .map(|flags| flags & IS_DIRECTORY != 0);
+        }
+        if let Some(was_directory) = found {
+            let claim = match was_directory && is_directory {
+                true => NameClaim::Again,
+                false if state.is_anew && !is_source => NameClaim::Again,
+                false => NameClaim::Taken,
+            };
+            if claim == NameClaim::Again && is_directory {
+                state.directories.entry(self.hash(path)).or_default().is_again = true;
+            }
+            return Ok(claim);
+        }
+        if is_directory {
+            state.held.must_grow(AN_ENTRY)?;
+        }
+        if is_source {
+            state.held.must_grow(AN_ENTRY)?;
+            state.tops.insert(name, is_directory);
+        } else if self.keeps_names {
+            state
+                .names
+                .push(directory, name | if is_directory { IS_DIRECTORY } else { 0 })?;
+        }
+        Ok(NameClaim::New)
+    }
+
+    /// Notes that a source has something for this path that is not copied, also where it was told to be.
+    ///
+    /// # Errors
+    /// As [`Self::tell`].
+    pub(super) fn leave(&self, path: &Bytes) -> Result<(), Error> {
+        let (directory, name) = self.hashes(path);
+        match self.keeps_names {
+            true => self.state().names.push(directory, name | IS_LEFT),
+            false => Ok(()),
+        }
+    }
+
+    /// The names that the sources have in a directory.
+    ///
+    /// # Errors
+    /// They cannot be read from the file that they are in.
+    pub(super) fn names_in(&self, directory: &[u8]) -> Result<KnownNames, Error> {
+        let mut state = self.state();
+        state.names.seal();
+        let mut names = state.names.names_in(self.hash(directory))?;
+        if directory.is_empty() {
+            names.extend(state.tops.keys());
+            names.sort_unstable();
+        }
+        let hasher = self.hasher.clone();
+        Ok(KnownNames { hasher, names })
     }
 
     /// Notes that a directory is there.
     pub(super) fn hold(&self, path: &[u8], origin: Origin) {
-        self.state()
-            .directories
-            .insert(self.hasher.hash_one(path), origin);
+        let hash = self.hash(path);
+        self.state().directories.entry(hash).or_default().origin = Some(origin);
     }
 
     /// Notes that a directory is not there after all.
     pub(super) fn lose(&self, path: &[u8]) {
-        self.state().directories.remove(&self.hasher.hash_one(path));
+        let hash = self.hash(path);
+        self.state().directories.entry(hash).or_default().origin = None;
     }
 
     /// Returns the origin of the directory that a path is in; `None` if nothing may be made there.
     pub(super) fn parent(&self, path: &[u8]) -> Option<Origin> {
         match path.iter().rposition(|byte| *byte == b'/') {
-            Some(at) => {
-                let hash = self.hasher.hash_one(&path[..at]);
-                self.state().directories.get(&hash).copied()
-            }
+            Some(at) => self.state().directories.get(&self.hash(&path[..at]))?.origin,
             // The user named it.
             None => Some(Origin::Found),
         }
+    }
+
+    /// Something is going to change in the directory that a path is in.
+    pub(super) fn touch(&self, path: &Bytes) {
+        let parent = self.hash(&split(path).0);
+        self.state().directories.entry(parent).or_default().is_touched = true;
+    }
+
+    fn is_touched(&self, directory: &[u8]) -> bool {
+        let hash = self.hash(directory);
+        self.state()
+            .directories
+            .get(&hash)
+            .is_some_and(|directory| directory.is_touched)
+    }
+
+    fn hash(&self, path: &[u8]) -> u64 {
+        self.hasher.hash_one(path)
+    }
+
+    /// Of a path's directory, and of its name there.
+    fn hashes(&self, path: &Bytes) -> (u64, u64) {
+        let (directory, name) = split(path);
+        (self.hash(&directory), self.hash(&name) & !Names::FLAGS)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -173,56 +251,188 @@ impl Tree {
     }
 }
 
+impl State {
+    /// Makes the names that were told so far findable: from now on they may be told again.
+    fn seal(&mut self) {
+        if self.names.seal() {
+            self.known = None;
+        }
+    }
+
+    /// Looks a name up among those of earlier sources, or that were told before the walk began anew; its flags.
+    fn find(&mut self, directory: u64, name: u64) -> Result<Option<u64>, Error> {
+        let known = match self.known.take() {
+            Some((of, known)) if of == directory => known,
+            _ => self.names.names_in(directory)?,
+        };
+        let at = known.partition_point(|known| known & !Names::FLAGS < name);
+        let found = known.get(at).filter(|known| **known & !Names::FLAGS == name);
+        let found = found.map(|found| found & Names::FLAGS);
+        self.known = Some((directory, known));
+        Ok(found)
+    }
+}
+
+/// The names that sources have in a directory.
+pub(super) struct KnownNames {
+    hasher: RandomState,
+    /// In order.
+    names: Vec<u64>,
+}
+
+impl KnownNames {
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// How many of them were copied.
+    pub(super) fn copied(&self) -> usize {
+        self.names.iter().filter(|name| **name & IS_LEFT == 0).count()
+    }
+
+    /// Whether a name that one of them has was copied; `None` where none has it.
+    pub(super) fn is_copied(&self, name: &[u8]) -> Option<bool> {
+        let name = self.hasher.hash_one(name) & !Names::FLAGS;
+        let at = self.names.partition_point(|known| known & !Names::FLAGS < name);
+        // A source's own name may be there twice.
+        let same = self.names[at..]
+            .iter()
+            .take_while(|known| **known & !Names::FLAGS == name);
+        same.map(|known| known & IS_LEFT == 0)
+            .reduce(|one, other| one && other)
+    }
+}
+
 /// The directories that want to be finished.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Finish {
-    /// Guards the lists for as long as it takes to add to them.
+    /// Guards the list for as long as it takes to add to it.
     directories: Mutex<Directories>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Directories {
     /// Each before what is in it.
-    made: Vec<Item>,
+    made: Spool,
     /// The source that is copied into the target itself.
-    root: Option<Item>,
-    /// Those in which something changes, which changes their times.
-    touched: HashSet<Bytes>,
+    root: Option<FinishedDirectory>,
+}
+
+/// A directory that gets its looks in the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FinishedDirectory {
+    /// Below the target's root; empty for that itself.
+    pub(super) target: Bytes,
+    pub(super) mode: Option<u32>,
+    pub(super) times: Option<(u32, u32)>,
+    pub(super) owner: Option<Owner>,
+    /// It is as it should be, unless something changes in it.
+    is_right: bool,
+}
+
+impl From<&Item> for FinishedDirectory {
+    fn from(item: &Item) -> Self {
+        Self {
+            target: item.target.clone(),
+            mode: item.mode,
+            times: item.times,
+            owner: item.owner,
+            is_right: item.is_right,
+        }
+    }
+}
+
+impl FinishedDirectory {
+    fn to_record(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(21 + self.target.len());
+        let is_there = [
+            self.is_right,
+            self.mode.is_some(),
+            self.times.is_some(),
+            self.owner.is_some(),
+        ];
+        record.push(
+            (0..)
+                .zip(is_there)
+                .fold(0, |flags, (bit, is)| flags | u8::from(is) << bit),
+        );
+        let (accessed, modified) = self.times.unwrap_or_default();
+        let owner = self.owner.unwrap_or(Owner { uid: 0, gid: 0 });
+        for number in [self.mode.unwrap_or(0), accessed, modified, owner.uid, owner.gid] {
+            record.extend_from_slice(&number.to_ne_bytes());
+        }
+        record.extend_from_slice(&self.target);
+        record
+    }
+
+    fn from_record(record: &[u8]) -> Option<Self> {
+        let (flags, rest) = record.split_first()?;
+        let (numbers, target) = rest.split_at_checked(20)?;
+        let number = |nth: usize| {
+            let bytes = numbers[4 * nth..].first_chunk();
+            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        let is = |bit: u8| flags & 1 << bit != 0;
+        Some(Self {
+            target: Bytes::copy_from_slice(target),
+            mode: is(1).then(|| number(0)),
+            times: is(2).then(|| (number(1), number(2))),
+            owner: is(3).then(|| Owner {
+                uid: number(3),
+                gid: number(4),
+            }),
+            is_right: is(0),
+        })
+    }
 }
 
 impl Finish {
-    pub(super) fn add(&self, made: Vec<Item>) {
-        self.directories().made.extend(made);
+    pub(super) fn new(budget: &NameBudget) -> Self {
+        Self {
+            directories: Mutex::new(Directories {
+                made: Spool::new(budget),
+                root: None,
+            }),
+        }
+    }
+
+    /// One that was made or found, before what is in it.
+    ///
+    /// # Errors
+    /// There is no place for it, neither in memory nor in a file.
+    pub(super) fn add(&self, item: &Item) -> Result<(), Error> {
+        let record = FinishedDirectory::from(item).to_record();
+        self.directories().made.push(&record)
     }
 
     /// A source whose names go into the target itself; the first one counts. Whether it is the first.
     pub(super) fn root(&self, source: &Item) -> bool {
         let mut directories = self.directories();
         let is_first = directories.root.is_none();
-        directories.root.get_or_insert_with(|| source.clone());
+        directories.root.get_or_insert_with(|| source.into());
         is_first
     }
 
-    /// Something is going to change in the directory that a path is in.
-    pub(super) fn touch(&self, path: &Bytes) {
-        let parent = split(path).0;
+    /// The next one, what is deepest first: setting a directory's times must come behind the last change in it. One that is
+    /// as it should be and stays so is left alone.
+    ///
+    /// # Errors
+    /// It cannot be read from the file that it is in.
+    pub(super) fn next(&self, tree: &Tree, keeps_root: bool) -> Result<Option<FinishedDirectory>, Error> {
         let mut directories = self.directories();
-        if !directories.touched.contains(&parent) {
-            directories.touched.insert(parent);
+        loop {
+            let next = match directories.made.pop()? {
+                Some(record) => FinishedDirectory::from_record(&record),
+                None => match directories.root.take().filter(|_| keeps_root) {
+                    Some(root) => Some(root),
+                    None => return Ok(None),
+                },
+            };
+            let wanted = next.filter(|next| !next.is_right || tree.is_touched(&next.target));
+            if wanted.is_some() {
+                return Ok(wanted);
+            }
         }
-    }
-
-    /// Takes the directories, the deepest first: a directory's times must be set after the last change in it. One that is
-    /// right and stays so is left out.
-    pub(super) fn take(&self, keeps_root: bool) -> Vec<Item> {
-        let Directories { made, root, touched } = std::mem::take(&mut *self.directories());
-        let root = root.filter(|_| keeps_root);
-        let all = root.into_iter().chain(made);
-        let mut wanted: Vec<Item> = all
-            .filter(|item| !item.is_right || touched.contains(&item.target))
-            .collect();
-        wanted.reverse();
-        wanted
     }
 
     fn directories(&self) -> MutexGuard<'_, Directories> {
@@ -234,50 +444,123 @@ impl Finish {
 mod tests {
     use super::*;
 
-    #[test]
-    fn copies_share_what_their_names_may_take_and_give_it_back() {
-        let budget = NameBudget::new(1024);
-        let [one, other] = [(); 2].map(|()| HeldNames::new(budget.clone()));
-        let room = |names: &HeldNames| (0..).take_while(|_| names.hold(0).is_ok()).count();
-        let most = budget.most_kept() / A_HASH;
-        assert_eq!(room(&one), most);
-        assert!(other.hold(100).is_err());
-        drop(one);
-        assert!(other.hold(100).is_ok());
-        drop(other);
-        assert_eq!(room(&HeldNames::new(budget)), most);
+    fn tree() -> Tree {
+        Tree::new(&NameBudget::default(), true)
     }
 
-    #[test]
-    fn a_directory_takes_what_is_kept_of_it() {
-        let budget = NameBudget::new(1024);
-        let names = HeldNames::new(budget.clone());
-        let most = (0..).take_while(|_| names.hold_directory(100).is_ok()).count();
-        assert!(
-            most > 0 && most * (size_of::<Item>() + 100) <= budget.most_kept(),
-            "{most}"
-        );
+    fn tell(tree: &Tree, path: &'static str, is_directory: bool) -> NameClaim {
+        let path = Bytes::from_static(path.as_bytes());
+        let is_source = !path.contains(&b'/');
+        tree.tell(&path, is_source, is_directory).unwrap()
     }
 
     #[test]
     fn a_path_is_told_once_and_only_directories_of_two_sources_meet() {
-        let tree = Tree::default();
-        let (one, two) = (tree.source(), tree.source());
-        assert_eq!(tree.tell(b"d", one, true), NameClaim::New);
-        assert_eq!(tree.tell(b"d", one, false), NameClaim::Again);
-        assert_eq!(tree.tell(b"d", two, true), NameClaim::Again);
-        assert_eq!(tree.tell(b"d", two, false), NameClaim::Taken);
-        assert_eq!(tree.tell(b"d/f", one, false), NameClaim::New);
-        assert_eq!(tree.tell(b"d/f", two, false), NameClaim::Taken);
+        let tree = tree();
+        tree.source();
+        assert_eq!(tell(&tree, "d", true), NameClaim::New);
+        assert_eq!(tell(&tree, "d/f", false), NameClaim::New);
+        assert_eq!(tell(&tree, "d/e", true), NameClaim::New);
+        assert_eq!(tell(&tree, "d/e/f", false), NameClaim::New);
+        tree.source();
+        assert_eq!(tell(&tree, "d", false), NameClaim::Taken);
+        tree.source();
+        assert_eq!(tell(&tree, "d", true), NameClaim::Again);
+        assert_eq!(tell(&tree, "d/f", false), NameClaim::Taken);
+        assert_eq!(tell(&tree, "d/e", true), NameClaim::Again);
+        assert_eq!(tell(&tree, "d/e/f", false), NameClaim::Taken);
+        assert_eq!(tell(&tree, "d/e/g", false), NameClaim::New);
+    }
+
+    #[test]
+    fn what_is_told_anew_is_not_told_again() {
+        let tree = tree();
+        tree.source();
+        for path in ["d", "d/e", "d/e/f"] {
+            assert_eq!(tell(&tree, path, path != "d/e/f"), NameClaim::New);
+        }
+        tree.begin_anew();
+        assert_eq!(tell(&tree, "d/e", true), NameClaim::Again);
+        assert_eq!(tell(&tree, "d/e/f", false), NameClaim::Again);
+        assert_eq!(tell(&tree, "d/e/g", false), NameClaim::New);
+    }
+
+    #[test]
+    fn what_is_in_a_source_meets_other_sources_in_the_target() {
+        let root =
+            |tree: &Tree, name: &'static str| tree.tell(&Bytes::from_static(name.as_bytes()), false, false);
+        let tree = tree();
+        tree.source();
+        assert_eq!(tell(&tree, "f", false), NameClaim::New);
+        for (name, claim) in [("f", NameClaim::Taken), ("g", NameClaim::New)] {
+            tree.source();
+            tree.enter_root();
+            assert_eq!(root(&tree, name).unwrap(), claim);
+        }
+        tree.source();
+        assert_eq!(tell(&tree, "g", false), NameClaim::Taken);
+        tree.source();
+        tree.enter_root();
+        assert_eq!(root(&tree, "g").unwrap(), NameClaim::Taken);
+    }
+
+    #[test]
+    fn what_is_not_copied_is_known() {
+        let tree = tree();
+        tree.source();
+        tell(&tree, "d", true);
+        tell(&tree, "d/f", false);
+        tell(&tree, "d/link", false);
+        for left in ["d/link", "d/pipe"] {
+            tree.leave(&Bytes::from_static(left.as_bytes())).unwrap();
+        }
+        let names = tree.names_in(b"d").unwrap();
+        assert_eq!((names.len(), names.copied()), (3, 1));
+        for (name, is_copied) in [
+            ("f", Some(true)),
+            ("link", Some(false)),
+            ("pipe", Some(false)),
+            ("x", None),
+        ] {
+            assert_eq!(names.is_copied(name.as_bytes()), is_copied, "{name}");
+        }
+        assert_eq!(tree.names_in(b"").unwrap().is_copied(b"d"), Some(true));
     }
 
     #[test]
     fn nothing_is_made_in_a_directory_that_nobody_has_seen() {
-        let tree = Tree::default();
+        let tree = tree();
         assert_eq!(tree.parent(b"top"), Some(Origin::Found));
+        assert_eq!(tree.parent(b"link/x"), None);
+        tree.touch(&Bytes::from_static(b"link/x"));
         assert_eq!(tree.parent(b"link/x"), None);
         tree.hold(b"d", Origin::Made);
         assert_eq!(tree.parent(b"d/x"), Some(Origin::Made));
         assert_eq!(tree.parent(b"d/e/x"), None);
+        tree.lose(b"d");
+        assert_eq!(tree.parent(b"d/x"), None);
+    }
+
+    #[test]
+    fn directories_are_finished_as_they_were_told_from_the_deepest_on() {
+        let (tree, finish) = (tree(), Finish::new(&NameBudget::default()));
+        let directories: Vec<_> = [("d", false), ("d/e", true), ("d/touched", true)]
+            .into_iter()
+            .map(|(target, is_right)| FinishedDirectory {
+                target: Bytes::from_static(target.as_bytes()),
+                mode: Some(0o2750),
+                times: (target != "d").then_some((1, u32::MAX)),
+                owner: (target == "d").then_some(Owner { uid: 7, gid: 0 }),
+                is_right,
+            })
+            .collect();
+        for directory in &directories {
+            finish.directories().made.push(&directory.to_record()).unwrap();
+        }
+        tree.touch(&Bytes::from_static(b"d/touched/f"));
+        let next = || finish.next(&tree, false).unwrap();
+        assert_eq!(next().as_ref(), directories.last());
+        assert_eq!(next().as_ref(), directories.first());
+        assert_eq!(next(), None);
     }
 }

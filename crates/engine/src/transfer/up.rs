@@ -128,18 +128,17 @@ impl<'a> Up<'a> {
     pub(super) async fn run(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
-        let (directories, (), ()) = tokio::try_join!(
+        tokio::try_join!(
             self.sort(items, Some([small, large])),
             self.small(small_items),
             self.large(large_items)
         )?;
-        self.job.finish.add(directories);
         self.remove_lost_parts().await
     }
 
     /// Says what would be copied and what is there already.
     pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        self.sort(items, None).await.map(drop)
+        self.sort(items, None).await
     }
 
     fn path(&self, target: &[u8]) -> Bytes {
@@ -147,13 +146,12 @@ impl<'a> Up<'a> {
     }
 
     /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
-    /// says what would be copied. The directories that want to be finished.
+    /// says what would be copied.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
         queues: Option<[mpsc::Sender<Item>; 2]>,
-    ) -> Result<Vec<Item>, Error> {
-        let mut made = Vec::new();
+    ) -> Result<(), Error> {
         let mut checks = Checks::new(
             &self.job.progress,
             self.from.into(),
@@ -187,9 +185,7 @@ impl<'a> Up<'a> {
                         more = false;
                         continue;
                     };
-                    let (found, others) = self.enter(batch).await?;
-                    made.extend(found);
-                    for item in others {
+                    for item in self.enter(batch).await? {
                         match self.settle_at_once(item) {
                             Ok(None) => {}
                             Ok(Some((item, looks))) => {
@@ -206,7 +202,7 @@ impl<'a> Up<'a> {
                         checks.add(*item, path, looks);
                     }
                     Taken::Done => {}
-                    Taken::NobodyCopies => return Ok(made),
+                    Taken::NobodyCopies => return Ok(()),
                 },
                 Some(compared) = checks.next() => {
                     preparing.extend(compared?.into_iter().map(|file| self.take(Step::Settle(file), queues.as_ref())));
@@ -219,11 +215,11 @@ impl<'a> Up<'a> {
             }
         }
         self.job.plenty.end();
-        Ok(made)
+        Ok(())
     }
 
-    /// Makes the directories among names that were looked at: those that want to be finished, and what is not one.
-    async fn enter(&self, batch: Vec<(Item, Option<Look>)>) -> Result<(Vec<Item>, Vec<Item>), Error> {
+    /// Makes the directories among names that were looked at. Returns the others.
+    async fn enter(&self, batch: Vec<(Item, Option<Look>)>) -> Result<Vec<Item>, Error> {
         let (mut directories, mut others) = (Vec::new(), Vec::new());
         for (item, found) in batch {
             match found {
@@ -232,12 +228,13 @@ impl<'a> Up<'a> {
                 None => others.push(item),
             }
         }
-        Ok((self.make_directories(directories).await?, others))
+        self.make_directories(directories).await?;
+        Ok(others)
     }
 
     /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
     async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> bool {
-        self.job.finish.touch(&item.target);
+        self.job.tree.touch(&item.target);
         let Some([small, large]) = queues else {
             self.job.progress.would_copy(item);
             return true;
@@ -290,7 +287,7 @@ impl<'a> Up<'a> {
         }
         let (found, listing) = tokio::join!(
             self.look_below(target, &path),
-            there::listing(self.sessions, &self.job.names, &path)
+            there::listing(self.sessions, &self.job.there, &path)
         );
         let found = found?;
         // What a link leads to is not in it.
@@ -311,13 +308,13 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Makes directories, outer ones before inner ones; those that want to be finished.
+    /// Makes directories, outer ones before inner ones, and notes those that want to be finished.
     ///
     /// All are looked at before any is made: what is made in a directory that turns out to be a link would be made where the
     /// link leads.
-    async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<Vec<Item>, Error> {
+    async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<(), Error> {
         let job = self.job;
-        let (mut absent, mut made) = (Vec::new(), Vec::new());
+        let mut absent = Vec::new();
         for (mut item, found) in directories {
             let parent = job.tree.parent(&item.target);
             let path = self.path(&item.target);
@@ -331,7 +328,7 @@ impl<'a> Up<'a> {
                 Ok(None) => {
                     // So that what is to be in it is looked at, too.
                     job.tree.hold(&item.target, Origin::Found);
-                    job.finish.touch(&item.target);
+                    job.tree.touch(&item.target);
                     item.changes = Changes::NEW;
                     absent.push(item);
                 }
@@ -345,13 +342,13 @@ impl<'a> Up<'a> {
                     } else {
                         job.progress.copied(item.target.clone(), 0, Changes::default());
                     }
-                    if job.options.preserve {
-                        made.push(item);
+                    if job.options.preserve && !job.options.dry_run {
+                        job.finish.add(&item)?;
                     }
                 }
                 Ok(Some(_)) if job.options.delete => {
                     job.tree.hold(&item.target, Origin::Found);
-                    job.finish.touch(&item.target);
+                    job.tree.touch(&item.target);
                     item.changes = Changes::KIND;
                     self.replacing().insert(item.target.clone());
                     absent.push(item);
@@ -372,7 +369,7 @@ impl<'a> Up<'a> {
                 job.tree.hold(&item.target, Origin::Made);
                 job.progress.would_copy(item);
             }
-            return Ok(Vec::new());
+            return Ok(());
         }
         // Before any is made, which are on their way together.
         for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
@@ -394,7 +391,7 @@ impl<'a> Up<'a> {
                     job.progress.copied(item.target.clone(), 0, item.changes);
                     let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
                     if job.options.preserve || masked {
-                        made.push(item);
+                        job.finish.add(&item)?;
                     }
                 }
                 Err(error @ Error::File { .. }) => {
@@ -415,7 +412,7 @@ impl<'a> Up<'a> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(made)
+        Ok(())
     }
 
     /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory
@@ -663,7 +660,7 @@ impl<'a> Up<'a> {
     /// A directory is where a file or link is to be.
     async fn make_way(&self, item: &Item) -> Result<(), Error> {
         let target = delete::Target::Server(self.sessions.clone(), self.root.clone());
-        delete::make_way(self.job, &target, &item.target).await
+        delete::make_way(self.job, &target, item).await
     }
 
     /// A file is to take the place of one that is there.
@@ -784,7 +781,7 @@ impl<'a> Up<'a> {
                 }
             }
         };
-        if self.job.is_unsafe(item, &target) {
+        if self.job.is_unsafe(item, &target)? {
             return Ok(());
         }
         if let Some(Verdict::Content(mut looks)) = verdict {
@@ -797,7 +794,7 @@ impl<'a> Up<'a> {
             }
             item.changes = Changes::CONTENT;
         }
-        self.job.finish.touch(&item.target);
+        self.job.tree.touch(&item.target);
         if self.job.options.dry_run {
             self.job.progress.would_copy(item.clone());
             return Ok(());
@@ -1583,13 +1580,13 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Returns the final attributes of a file or directory.
-pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
+/// Returns the final attributes of a file.
+fn looks(job: &Job, item: &Item) -> FileAttributes {
     let preserve = job.options.preserve;
-    let is_directory = item.kind == Kind::Directory;
-    let mode = item.mode.filter(|_| preserve || is_directory);
-    let bits = if preserve { job.options.kept_bits() } else { 0o777 };
-    let own = mode.map(|mode| mode & bits);
+    let own = item
+        .mode
+        .filter(|_| preserve)
+        .map(|mode| mode & job.options.kept_bits());
     // What is written where it is keeps what it has.
     let existing = item.there.existing.filter(|_| !item.there.in_place);
     FileAttributes {
@@ -1686,7 +1683,7 @@ fn existing(found: &FileAttributes) -> Existing {
     }
 }
 
-fn times((accessed, modified): (u32, u32)) -> Times {
+pub(super) fn times((accessed, modified): (u32, u32)) -> Times {
     Times { accessed, modified }
 }
 

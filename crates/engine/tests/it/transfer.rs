@@ -1816,6 +1816,49 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
     }
 }
 
+/// A directory with so many names of one file, which copies take to be up to date.
+fn plant_names(file: &Path, directory: &Path, names: std::ops::Range<usize>) {
+    std::fs::create_dir_all(directory).unwrap();
+    for nth in names {
+        std::fs::hard_link(file, directory.join(format!("name-{nth:06}"))).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn mirrors_with_more_names_than_there_is_memory_for_are_mirrors_and_end() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let mut settings = Settings::default();
+    settings.names_memory = 1;
+    // One budget for both.
+    let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
+    for upload in [true, false] {
+        let mirrors = ["one", "other"].map(|name| {
+            // A file has no more than 65,000 names.
+            let file = place.path().join(format!("file-{name}-{upload}"));
+            std::fs::write(&file, "x").unwrap();
+            let source = place.path().join(format!("{name}-{upload}"));
+            let target = place.path().join(format!("to-{name}-{upload}"));
+            plant_names(&file, &source, 0..4_000);
+            plant_names(&file, &source.join("sub"), 0..10);
+            // Some are missing, and more than fit are too much, with a directory of such.
+            plant_names(&file, &target, 100..6_500);
+            plant_names(&file, &target.join("extra/deep"), 0..1_000);
+            (source, target)
+        });
+        let copies = mirrors.each_ref().map(|(source, target)| {
+            let (from, to) = ends(&host, upload, &source.join("."), target);
+            async move { copy_to_end(&from, &to, &mirror()).await }
+        });
+        for ended in futures_util::future::join_all(copies).await {
+            let done = (ended.skipped, ended.deleted, ended.failed);
+            assert_eq!(done, (3_900, 2_500 + 1_002, 0), "upload: {upload}");
+        }
+        for (source, target) in &mirrors {
+            assert_eq!(rsync_would_change(source, target), "", "upload: {upload}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_mirror_follows_its_source_and_says_why() {
     let (_sshd, place, host) = site().await;

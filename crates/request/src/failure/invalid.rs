@@ -116,7 +116,7 @@ pub enum Invalid {
     )]
     HardLinksOfServer,
     /// More names than all copies together can remember.
-    #[error("there are more names than all copies together keep in memory (16 times names_memory)")]
+    #[error("there are more names than all copies together may keep (names_memory)")]
     TooManyNames,
     /// The server cannot hash its files. The copy is complete.
     #[error(

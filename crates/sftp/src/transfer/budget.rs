@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The memory limit for names that servers list, in all walks that share it: names that were asked for, that wait to be
-/// taken, and directories that wait to be read. A server may make up names without end, and many servers may.
+/// The memory limit for names that servers list, in all walks and copies that share it: names that were asked for, that wait
+/// to be taken, directories that wait to be read, and what copies keep. A server may make up names without end, and many
+/// servers may.
 ///
-/// A walk that finds it used up asks for one answer at a time, once all was taken that it has told; so each of them can end,
-/// whatever the others hold.
+/// Nobody waits for another's part. A walk that finds it used up asks for one answer at a time, once all was taken that it has
+/// told; what a copy keeps is written to a temporary file, or asked for again. So each of them can end, whatever the others
+/// hold.
 #[derive(Clone)]
 pub struct NameBudget(Arc<Budget>);
 
@@ -16,10 +18,11 @@ struct Budget {
     most: usize,
     taken: AtomicUsize,
     kept: AtomicUsize,
+    spooled: AtomicUsize,
 }
 
-/// So many times the limit may be kept of names that were processed.
-const KEPT: usize = 16;
+/// So many times the limit may be in temporary files.
+const SPOOLED: usize = 16;
 
 /// For whoever says nothing else.
 const MOST: usize = 64 * 1024 * 1024;
@@ -31,6 +34,7 @@ impl NameBudget {
             most,
             taken: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
+            spooled: AtomicUsize::new(0),
         }))
     }
 
@@ -44,22 +48,36 @@ impl NameBudget {
         self.0.taken.load(Ordering::Relaxed)
     }
 
+    /// Returns what is kept of names that were processed.
+    pub fn kept(&self) -> usize {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+
     /// Returns whether there is room for names that can be asked for later as well: half is left for what cannot be put
     /// off.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
-        self.taken().saturating_add(bytes) <= self.0.most / 2
+        let room = (self.0.most.saturating_sub(self.kept()) / 2).max(self.0.most / 8);
+        self.taken().saturating_add(bytes) <= room
     }
 
-    /// Takes so many bytes for names that stay when they were processed, until they are [given back](Self::give_back). Returns
-    /// whether there is room for them: for sixteen times the limit, of all who share the budget.
+    /// Takes so many bytes for what can be kept elsewhere as well, until they are [given back](Self::give_back); a quarter is
+    /// left for what cannot. Returns whether there was room for them.
     pub fn keep(&self, bytes: usize) -> bool {
-        let kept = self.0.kept.fetch_add(bytes, Ordering::Relaxed);
-        kept.saturating_add(bytes) <= self.most_kept()
+        self.keep_within(bytes, self.0.most / 4 * 3)
     }
 
-    /// Returns the limit of what is kept.
-    pub fn most_kept(&self) -> usize {
-        self.0.most.saturating_mul(KEPT)
+    /// The same for what has to be in memory.
+    pub fn must_keep(&self, bytes: usize) -> bool {
+        self.keep_within(bytes, self.0.most)
+    }
+
+    fn keep_within(&self, bytes: usize, most: usize) -> bool {
+        let most = most.saturating_sub(self.taken());
+        let add = |kept: usize| kept.checked_add(bytes).filter(|kept| *kept <= most);
+        self.0
+            .kept
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .is_ok()
     }
 
     /// Gives back what was kept.
@@ -67,8 +85,23 @@ impl NameBudget {
         self.0.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Takes so many bytes of temporary files: sixteen times the limit, for all who share it. Returns whether there was room.
+    pub fn spool(&self, bytes: usize) -> bool {
+        let most = self.0.most.saturating_mul(SPOOLED);
+        let add = |spooled: usize| spooled.checked_add(bytes).filter(|spooled| *spooled <= most);
+        self.0
+            .spooled
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .is_ok()
+    }
+
+    /// Gives back what temporary files took.
+    pub fn unspool(&self, bytes: usize) {
+        self.0.spooled.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn is_exceeded(&self) -> bool {
-        self.taken() > self.0.most
+        self.taken().saturating_add(self.kept()) > self.0.most
     }
 
     fn change(&self, from: usize, to: usize) {

@@ -104,8 +104,7 @@ pub enum WalkEvent {
 pub struct Walk {
     options: WalkOptions,
     /// Directories to read: the last found is read first, so that few wait at once.
-    waiting: Vec<Directory>,
-    waiting_bytes: usize,
+    waiting: Waiting,
     open: HashMap<u64, Open>,
     next_open: u64,
     /// Open directories that may be read further.
@@ -133,9 +132,52 @@ struct Directory {
     depth: usize,
 }
 
-impl Directory {
+/// Directories, one behind the other, of which the last is taken first: each its path, with that one's length and its depth
+/// behind it. A server may have made up a million.
+#[derive(Default)]
+struct Waiting(Vec<u8>);
+
+impl Waiting {
+    fn push(&mut self, directory: &Directory) {
+        let Self(bytes) = self;
+        let more = directory.held();
+        if bytes.capacity() - bytes.len() < more {
+            bytes.reserve_exact(more.max(bytes.len() / 4).max(LEAST_WAITING));
+        }
+        bytes.extend_from_slice(&directory.path);
+        for number in [directory.path.len(), directory.depth] {
+            bytes.extend_from_slice(&number.to_ne_bytes());
+        }
+    }
+
+    fn pop(&mut self) -> Option<Directory> {
+        let Self(bytes) = self;
+        let (rest, depth) = bytes.split_last_chunk()?;
+        let (paths, length) = rest.split_last_chunk()?;
+        let (depth, length) = (usize::from_ne_bytes(*depth), usize::from_ne_bytes(*length));
+        let begin = paths.len().checked_sub(length)?;
+        let path = Bytes::copy_from_slice(&paths[begin..]);
+        bytes.truncate(begin);
+        if bytes.len() < bytes.capacity() / 4 {
+            bytes.shrink_to((bytes.len() * 2).max(LEAST_WAITING));
+        }
+        Some(Directory { path, depth })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the memory that they take.
     fn held(&self) -> usize {
-        self.path.len() + A_DIRECTORY
+        self.0.capacity()
+    }
+}
+
+impl Directory {
+    /// Returns the memory that it takes while it waits.
+    fn held(&self) -> usize {
+        self.path.len() + 2 * size_of::<usize>()
     }
 }
 
@@ -175,10 +217,10 @@ const FULL_BATCH: usize = 100;
 /// Events that may wait before nothing more is asked for.
 const MOST_EVENTS: usize = 16 * 1024;
 /// A server that makes up a tree without end must not fill the memory: what a walk may hold that it cannot put off where the
-/// budget is used up, in paths of waiting directories and hashes of names; what a directory, a name and a hash take beside their
-/// bytes; the longest path; how deep; and how many names a directory may have.
+/// budget is used up, in paths of waiting directories and hashes of names; room for such paths without growing; what a name and
+/// a hash take beside their bytes; the longest path; how deep; and how many names a directory may have.
 const LEAST: usize = 1024 * 1024;
-const A_DIRECTORY: usize = 128;
+const LEAST_WAITING: usize = 4096;
 const AN_EVENT: usize = 160;
 const A_HASH: usize = 20;
 /// An answer with a hundred names, as sftp-server gives it.
@@ -190,15 +232,15 @@ const MOST_NAMES: usize = 1 << 24;
 impl Walk {
     /// A walk that begins when it is driven.
     pub fn new(options: WalkOptions) -> Self {
-        let root = Directory {
+        let mut waiting = Waiting::default();
+        waiting.push(&Directory {
             path: Bytes::new(),
             depth: 1,
-        };
+        });
         let share = Share::of(options.budget.clone());
         Self {
             options,
-            waiting: vec![root],
-            waiting_bytes: A_DIRECTORY,
+            waiting,
             open: HashMap::new(),
             next_open: 0,
             readable: Vec::new(),
@@ -243,7 +285,6 @@ impl Plan for Walk {
             let Some(directory) = self.waiting.pop() else {
                 break;
             };
-            self.waiting_bytes -= directory.held();
             self.open(directory, client, now);
         }
         if !self.finished && self.open.is_empty() && self.asked.is_empty() && self.waiting.is_empty() {
@@ -299,10 +340,9 @@ impl Plan for Walk {
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
         self.readable = Vec::new();
-        self.waiting = Vec::new();
+        self.waiting = Waiting::default();
         self.events = VecDeque::new();
-        (self.waiting_bytes, self.events_bytes) = (0, 0);
-        (self.listed, self.reading) = (0, 0);
+        (self.events_bytes, self.listed, self.reading) = (0, 0, 0);
         self.finished = true;
         self.account();
     }
@@ -319,14 +359,14 @@ impl Walk {
 
     /// Says what it holds now. Each READDIR in flight may bring as much as the largest answer so far.
     fn account(&mut self) {
-        let kept = self.waiting_bytes + self.listed * A_HASH;
+        let kept = self.waiting.held() + self.listed * A_HASH;
         self.share
             .set(self.reading * self.largest + kept + self.events_bytes);
     }
 
     /// Returns whether what cannot be put off takes more than it may.
     fn holds_too_much(&self, more: usize) -> bool {
-        let kept = self.waiting_bytes + self.listed * A_HASH + more;
+        let kept = self.waiting.held() + self.listed * A_HASH + more;
         kept > LEAST && self.share.budget().is_exceeded()
     }
 
@@ -532,8 +572,7 @@ impl Walk {
         };
         match why {
             None => {
-                self.waiting_bytes += directory.held();
-                self.waiting.push(directory);
+                self.waiting.push(&directory);
             }
             Some(why) => self.tell(WalkEvent::Failed {
                 directory: directory.path,
@@ -590,6 +629,23 @@ mod tests {
         for name in [&b"a"[..], b"...", b".a", b"\xff\xfe", b"a b\n"] {
             assert!(is_name(name), "{name:?}");
         }
+    }
+
+    #[test]
+    fn the_directory_that_came_last_is_read_first_and_room_is_given_back() {
+        let mut waiting = Waiting::default();
+        let path = |nth: usize| Bytes::from(format!("{nth}").repeat(nth % 7));
+        for depth in 0..10_000 {
+            let path = path(depth);
+            waiting.push(&Directory { path, depth });
+        }
+        assert!(waiting.held() < 10_000 * 45, "{}", waiting.held());
+        for nth in (0..10_000).rev() {
+            let directory = waiting.pop().unwrap();
+            assert_eq!((directory.path, directory.depth), (path(nth), nth));
+        }
+        assert!(waiting.pop().is_none() && waiting.is_empty());
+        assert!(waiting.held() <= LEAST_WAITING);
     }
 
     #[test]
