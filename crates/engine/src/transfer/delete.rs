@@ -77,7 +77,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
 /// the directory with it.
 pub(super) async fn make_way(job: &Arc<Job>, target: &Target, item: &Item) -> Result<(), Error> {
     let (directory, name) = split(&item.target);
-    let sources = job.deletion.below(&directory, item.below);
+    let sources = job.deletion.paths_below(&directory, item.below);
     Extraneous::new(job, target, directory, sources)
         .delete_tree(&name)
         .await
@@ -97,7 +97,7 @@ struct Extraneous {
     directory: Bytes,
     /// The directory's path below each source that has it, which patterns are matched with.
     sources: Arc<HashSet<Bytes>>,
-    /// How much was deleted.
+    /// The number of deleted names.
     deleted: Arc<AtomicU64>,
 }
 
@@ -220,7 +220,7 @@ impl Extraneous {
                 self.job.progress.failed(self.directory.clone(), message);
                 return Ok(());
             }
-            let before = self.deleted();
+            let before = self.count_deleted();
             for (name, is_directory) in found.names {
                 if is_directory {
                     self.delete_tree(&name).await?;
@@ -234,19 +234,19 @@ impl Extraneous {
         }
     }
 
-    fn deleted(&self) -> u64 {
+    fn count_deleted(&self) -> u64 {
         self.deleted.load(Ordering::Relaxed)
     }
 
-    /// Whether what there was no room for will be found in another round, for what was deleted since.
+    /// Returns whether another round will find the names that had no room, since some were deleted in this one.
     fn may_go_on(&self, before: u64) -> Result<bool, Error> {
         if self.job.options.dry_run {
             return Err(Invalid::TooManyNames.into());
         }
-        Ok(self.deleted() > before)
+        Ok(self.count_deleted() > before)
     }
 
-    /// Whether a name in the directory stays, though no source has it.
+    /// Returns whether a name in the directory stays although no source has it.
     fn is_kept(&self, name: &[u8], is_directory: bool) -> bool {
         self.is_backup(&path::join(&self.directory, name)) || self.is_protected(name, is_directory)
     }
@@ -265,7 +265,7 @@ impl Extraneous {
     async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
         let root = path::join(&self.directory, name);
         loop {
-            let before = self.deleted();
+            let before = self.count_deleted();
             if self.delete_part(name, &root).await? || !self.may_go_on(before)? {
                 return Ok(());
             }

@@ -16,7 +16,7 @@ pub(super) struct Item {
     pub(super) source: Bytes,
     /// Its path below the target's root; empty for the root itself.
     pub(super) target: Bytes,
-    /// Where its path from the source that it was found in, which is what patterns are matched with, begins in that.
+    /// The offset in the path at which its path from its source begins, which patterns are matched with.
     pub(super) below: usize,
     pub(super) kind: Kind,
     /// A file's length as far as is known.

@@ -182,7 +182,7 @@ fn local_directory(
         path: Bytes,
         target: Bytes,
     }
-    let below = below(target);
+    let below = offset_below(target);
     // A list, and not a function that calls itself: somebody else may have nested the directories, as deep as paths go.
     let mut waiting = vec![Directory {
         path: path.clone(),
@@ -282,8 +282,8 @@ fn send(
     Ok(items.blocking_send(item).err().map(|_| Over))
 }
 
-/// Where the path of what is in a source begins in its target's path.
-fn below(target: &Bytes) -> usize {
+/// Returns the offset in a target's path at which the path from the source begins.
+fn offset_below(target: &Bytes) -> usize {
     match target.len() {
         0 => 0,
         length => length + 1,
@@ -596,7 +596,7 @@ impl Walk<'_> {
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
-            item.below = below(self.below);
+            item.below = offset_below(self.below);
             item.owner = at_target(self.owners, item.owner).await?;
             if !is_copied(self.job, false, &item, self.top)? {
                 continue;
@@ -731,7 +731,7 @@ async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) 
 struct Paths {
     held: Held,
     bytes: Vec<u8>,
-    /// Where each begins, and its length.
+    /// The offset and length of each.
     spans: Vec<(u32, u32)>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Deletion {
 struct Directories {
     /// Directories of the sources.
     listed: Spool,
-    /// Where further sources have directories of the same target: their paths from each of those.
+    /// Directories of the same target in further sources: their paths from each source.
     further: HashMap<Bytes, HashSet<Bytes>>,
     held: Held,
 }
@@ -90,7 +90,7 @@ impl Deletion {
     }
 
     /// The paths that a directory has below each source.
-    pub(super) fn below(&self, target: &Bytes, below: usize) -> HashSet<Bytes> {
+    pub(super) fn paths_below(&self, target: &Bytes, below: usize) -> HashSet<Bytes> {
         let further = self.directories().further.get(target).cloned();
         let mut all = further.unwrap_or_default();
         all.insert(target.slice(below.min(target.len())..));
@@ -106,7 +106,7 @@ impl Deletion {
         Ok(record.and_then(|record| {
             let (below, target) = record.split_first_chunk()?;
             let target = Bytes::copy_from_slice(target);
-            let below = self.below(&target, u32::from_ne_bytes(*below) as usize);
+            let below = self.paths_below(&target, u32::from_ne_bytes(*below) as usize);
             Some(SourceDirectory { target, below })
         }))
     }

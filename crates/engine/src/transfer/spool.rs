@@ -202,7 +202,7 @@ const INDEXED: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Names {
     held: Held,
-    /// How many records were asked for.
+    /// The requested number of records.
     room: usize,
     last: Vec<Record>,
     runs: Vec<Vec<Record>>,
@@ -364,7 +364,7 @@ mod tests {
         drop(one);
         assert!(other.grow(512));
         drop(other);
-        assert_eq!(budget.kept(), 0);
+        assert_eq!(budget.kept_bytes(), 0);
     }
 
     #[test]

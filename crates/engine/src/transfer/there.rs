@@ -128,7 +128,7 @@ struct Name {
     hash: u64,
     size: u64,
     modified: u32,
-    /// Which of the listing's owners.
+    /// The index of its owner in the listing.
     owner: u16,
     /// With the type. No type has all of its bits.
     mode: u16,
@@ -306,7 +306,7 @@ mod tests {
             .count();
         assert!(many > 20_000 && many * size_of::<Name>() <= 1 << 20, "{many}");
         drop(listing);
-        assert_eq!(budget.kept(), 0);
+        assert_eq!(budget.kept_bytes(), 0);
     }
 
     #[test]

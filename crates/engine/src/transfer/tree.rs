@@ -26,7 +26,7 @@ const AN_ENTRY: usize = 40;
 #[derive(Debug)]
 pub(super) struct Tree {
     hasher: RandomState,
-    /// Whether a name may be told again, by another source or by a walk that begins anew, or is looked for in the end.
+    /// Names are kept: another source or a repeated walk may report one again, or `--delete` looks for them at the end.
     keeps_names: bool,
     /// Guards the tables for as long as a look-up takes.
     state: Mutex<State>,
@@ -108,7 +108,7 @@ impl Tree {
         state.seal();
     }
 
-    /// How many sources there were.
+    /// Returns the number of sources.
     pub(super) fn sources(&self) -> usize {
         self.state().sources
     }
@@ -285,12 +285,12 @@ impl KnownNames {
         self.names.len()
     }
 
-    /// How many of them were copied.
-    pub(super) fn copied(&self) -> usize {
+    /// Returns the number of names that were copied.
+    pub(super) fn count_copied(&self) -> usize {
         self.names.iter().filter(|name| **name & IS_LEFT == 0).count()
     }
 
-    /// Whether a name that one of them has was copied; `None` where none has it.
+    /// Returns whether a source's name was copied; `None` if no source has it.
     pub(super) fn is_copied(&self, name: &[u8]) -> Option<bool> {
         let name = self.hasher.hash_one(name) & !Names::FLAGS;
         let at = self.names.partition_point(|known| known & !Names::FLAGS < name);

@@ -1592,7 +1592,7 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
             prepare(&theirs, kind);
             let remote = |path: &Path| format!("{}:{}", sshd.alias(), path.display());
             let mut scp = std::process::Command::new("scp");
-            scp.arg("-qF").arg(sshd.ssh_config()).args(&shared);
+            scp.arg("-qF").arg(sshd.ssh_config()).args(shared);
             if preserve {
                 scp.arg("-p");
             }
@@ -1827,8 +1827,10 @@ fn plant_names(file: &Path, directory: &Path, names: std::ops::Range<usize>) {
 #[tokio::test]
 async fn mirrors_with_more_names_than_there_is_memory_for_are_mirrors_and_end() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let mut settings = Settings::default();
-    settings.names_memory = 1;
+    let settings = Settings {
+        names_memory: 1,
+        ..Settings::default()
+    };
     // One budget for both.
     let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
     for upload in [true, false] {

@@ -49,14 +49,14 @@ impl NameBudget {
     }
 
     /// Returns what is kept of names that were processed.
-    pub fn kept(&self) -> usize {
+    pub fn kept_bytes(&self) -> usize {
         self.0.kept.load(Ordering::Relaxed)
     }
 
     /// Returns whether there is room for names that can be asked for later as well: half is left for what cannot be put
     /// off.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
-        let room = (self.0.most.saturating_sub(self.kept()) / 2).max(self.0.most / 8);
+        let room = (self.0.most.saturating_sub(self.kept_bytes()) / 2).max(self.0.most / 8);
         self.taken().saturating_add(bytes) <= room
     }
 
@@ -101,7 +101,7 @@ impl NameBudget {
     }
 
     pub(super) fn is_exceeded(&self) -> bool {
-        self.taken().saturating_add(self.kept()) > self.0.most
+        self.taken().saturating_add(self.kept_bytes()) > self.0.most
     }
 
     fn change(&self, from: usize, to: usize) {
