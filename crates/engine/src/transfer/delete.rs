@@ -212,7 +212,7 @@ impl Extraneous {
             };
             // All names were copied, and some are not there: the file system takes another name for the same, as those do
             // that know no case. What seems to be too much may be what was copied.
-            if copied < known.copied() && !self.job.options.dry_run && !found.names.is_empty() {
+            if copied < known.count_copied() && !self.job.options.dry_run && !found.names.is_empty() {
                 let message = format!(
                     "nothing was deleted in {}: names there are not those that were copied",
                     self.target.shown(&self.directory)

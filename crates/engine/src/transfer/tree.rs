@@ -515,7 +515,7 @@ mod tests {
             tree.leave(&Bytes::from_static(left.as_bytes())).unwrap();
         }
         let names = tree.names_in(b"d").unwrap();
-        assert_eq!((names.len(), names.copied()), (3, 1));
+        assert_eq!((names.len(), names.count_copied()), (3, 1));
         for (name, is_copied) in [
             ("f", Some(true)),
             ("link", Some(false)),

@@ -140,7 +140,7 @@ struct Waiting(Vec<u8>);
 impl Waiting {
     fn push(&mut self, directory: &Directory) {
         let Self(bytes) = self;
-        let more = directory.held();
+        let more = directory.held_bytes();
         if bytes.capacity() - bytes.len() < more {
             bytes.reserve_exact(more.max(bytes.len() / 4).max(LEAST_WAITING));
         }
@@ -169,14 +169,14 @@ impl Waiting {
     }
 
     /// Returns the memory that they take.
-    fn held(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         self.0.capacity()
     }
 }
 
 impl Directory {
     /// Returns the memory that it takes while it waits.
-    fn held(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         self.path.len() + 2 * size_of::<usize>()
     }
 }
@@ -324,7 +324,7 @@ impl Plan for Walk {
 
     fn poll_event(&mut self) -> Option<WalkEvent> {
         let event = self.events.pop_front()?;
-        self.events_bytes -= event.held();
+        self.events_bytes -= event.held_bytes();
         if self.events.is_empty() {
             // What a queue has grown to is not kept for as long as the walk lives.
             self.events.shrink_to(MOST_EVENTS / 16);
@@ -359,19 +359,19 @@ impl Walk {
 
     /// Says what it holds now. Each READDIR in flight may bring as much as the largest answer so far.
     fn account(&mut self) {
-        let kept = self.waiting.held() + self.listed * A_HASH;
+        let kept = self.waiting.held_bytes() + self.listed * A_HASH;
         self.share
             .set(self.reading * self.largest + kept + self.events_bytes);
     }
 
     /// Returns whether what cannot be put off takes more than it may.
     fn holds_too_much(&self, more: usize) -> bool {
-        let kept = self.waiting.held() + self.listed * A_HASH + more;
+        let kept = self.waiting.held_bytes() + self.listed * A_HASH + more;
         kept > LEAST && self.share.budget().is_exceeded()
     }
 
     fn tell(&mut self, event: WalkEvent) {
-        self.events_bytes += event.held();
+        self.events_bytes += event.held_bytes();
         self.events.push_back(event);
     }
 
@@ -565,7 +565,7 @@ impl Walk {
         };
         let why = if depth >= DEEPEST {
             Some("directories are nested more than 2,048 deep".to_owned())
-        } else if self.holds_too_much(directory.held()) {
+        } else if self.holds_too_much(directory.held_bytes()) {
             Some(self.too_much("directories that wait to be read"))
         } else {
             None
@@ -591,7 +591,7 @@ impl Walk {
 
 impl WalkEvent {
     /// Returns the approximate memory that it takes.
-    fn held(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         let bytes = match self {
             Self::Entry { path, longname, .. } => path.len() + longname.len(),
             Self::Refused { directory, name } => directory.len() + name.len(),
@@ -639,13 +639,13 @@ mod tests {
             let path = path(depth);
             waiting.push(&Directory { path, depth });
         }
-        assert!(waiting.held() < 10_000 * 45, "{}", waiting.held());
+        assert!(waiting.held_bytes() < 10_000 * 45, "{}", waiting.held_bytes());
         for nth in (0..10_000).rev() {
             let directory = waiting.pop().unwrap();
             assert_eq!((directory.path, directory.depth), (path(nth), nth));
         }
         assert!(waiting.pop().is_none() && waiting.is_empty());
-        assert!(waiting.held() <= LEAST_WAITING);
+        assert!(waiting.held_bytes() <= LEAST_WAITING);
     }
 
     #[test]
