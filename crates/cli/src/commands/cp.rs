@@ -417,7 +417,7 @@ impl Args {
                     Printable::line(target.as_bytes()),
                 );
                 format!(
-                    "{same}, with {source}/. for {source} if that is a directory and {target} was not there before"
+                    "{same}; if {source} is a directory and {target} is new, with {source}/. in its place"
                 )
             }
             _ => same.to_owned(),

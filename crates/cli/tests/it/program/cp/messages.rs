@@ -115,8 +115,8 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
     assert_eq!(
         said,
         format!(
-            "trunkline: interrupted: run the same command again to copy the rest, with {name}/. for {name} if that is a directory \
-             and {new_name} was not there before\n"
+            "trunkline: interrupted: run the same command again to copy the rest; if {name} is a directory and {new_name} is \
+             new, with {name}/. in its place\n"
         )
     );
     let again = succeed(
