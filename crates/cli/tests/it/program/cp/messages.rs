@@ -71,7 +71,7 @@ fn an_interrupted_copy_says_how_to_go_on() {
     let (server, home) = (server(), Home::new());
     fs::write(home.path("source"), noise(30_000_000, 1)).unwrap();
     let mut copy = cp(&home, &server)
-        .args(["--bwlimit", "9M"])
+        .args(["--bwlimit", "3M"])
         .arg(home.path("source"))
         .arg(remote(&server, &home.path("target")))
         .stderr(Stdio::piped())
@@ -101,7 +101,7 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), noise(30_000_000, 1)).unwrap();
     let mut copy = cp(&home, &server)
-        .args(["-r", "--bwlimit", "9M"])
+        .args(["-r", "--bwlimit", "3M"])
         .arg(&source)
         .arg(remote(&server, &target))
         .stderr(Stdio::piped())
@@ -137,12 +137,12 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
 /// Interrupts a copy when a whole block of its file has come, which is what the next one does not send again.
 fn interrupt_when_begun(copy: &Child, directory: &Path) {
     const BLOCK: usize = 8 << 20;
-    let source = noise(30_000_000, 1);
+    let block = noise(BLOCK, 1);
     wait_until("a block has come", || {
         let names = fs::read_dir(directory).into_iter().flatten().flatten();
         names.into_iter().any(|entry| {
             let is_part = entry.file_name().to_string_lossy().ends_with(".part");
-            is_part && fs::read(entry.path()).is_ok_and(|part| part.starts_with(&source[..BLOCK]))
+            is_part && fs::read(entry.path()).is_ok_and(|part| part.starts_with(&block))
         })
     });
     let pid = Pid::from_raw(i32::try_from(copy.id()).unwrap()).unwrap();
