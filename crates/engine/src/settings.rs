@@ -98,7 +98,8 @@ settings! {
     sftp_silence: Duration = Duration::from_secs(30);
     /// Seconds for which a copy that has lost its connections tries to reach the host again, before it fails.
     copy_resume_for: Duration = Duration::from_secs(30);
-    /// MiB for names that servers have listed and that were not processed yet, for all copies and listings together.
+    /// MiB for the names that servers list and that copies keep, for all copies and listings together. A copy that needs more
+    /// keeps the rest in temporary files in `/var/tmp`.
     names_memory: u32 = 64;
     /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for
     /// none.
