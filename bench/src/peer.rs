@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use trunkline_testkit::Sshd;
 
-use crate::measure::printed;
+use crate::measure::output_text;
 
 /// A client library, as a program.
 #[derive(Debug, Clone)]
@@ -155,6 +155,6 @@ pub(crate) fn numbers(mut command: Command, limit: Duration) -> anyhow::Result<O
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let text = printed(&name, child.wait_with_output()?)?;
+    let text = output_text(&name, child.wait_with_output()?)?;
     Ok(Some(text.lines().map(str::parse).collect::<Result<_, _>>()?))
 }

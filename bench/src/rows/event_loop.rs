@@ -246,10 +246,10 @@ mod tests {
                 .find(|verdict| verdict.what == what)
                 .unwrap()
         };
-        assert_eq!(find("unthrottled-4: delay added, mean").met(), Some(true));
-        assert_eq!(find("unthrottled-4: delay added, p99").met(), Some(false));
-        assert_eq!(find("blocks-8: CPU time of the main thread").met(), None);
-        assert_eq!(find("2000 idle hosts: resident memory").met(), Some(true));
+        assert_eq!(find("unthrottled-4: delay added, mean").is_met(), Some(true));
+        assert_eq!(find("unthrottled-4: delay added, p99").is_met(), Some(false));
+        assert_eq!(find("blocks-8: CPU time of the main thread").is_met(), None);
+        assert_eq!(find("2000 idle hosts: resident memory").is_met(), Some(true));
         assert_eq!(find("2000 idle hosts: event loop busy").measured, Some(0.4));
         assert_eq!(outcome.tables[0].samples[2].failure.as_deref(), Some("it ended"));
     }

@@ -13,7 +13,7 @@ use trunkline_testkit::write_ssh_config;
 
 use super::{Outcome, Row, Table, Target, Verdict, ratio};
 use crate::lab::{Daemon, Lab};
-use crate::measure::{self, Contestant, Samples, in_turns, printed};
+use crate::measure::{self, Contestant, Samples, in_turns, output_text};
 
 pub(super) const ROW: Row = Row {
     name: "fleet-scale",
@@ -233,7 +233,7 @@ impl Fleet {
             measure::time(fleet.operator.trunkline().args(["fleet", "init", &url])).is_ok()
         })?;
         let key = fleet.operator.trunkline().args(["fleet", "key"]).output()?;
-        let key = printed("trunkline fleet key", key)?;
+        let key = output_text("trunkline fleet key", key)?;
         for number in 1..=count {
             let daemon = lab.daemon()?;
             let mut join = daemon.trunkline();

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use super::{OPENSSH, Outcome, Row, TRUNKLINE_SSH, Table, Target, Verdict, ratio};
 use crate::lab::Lab;
-use crate::measure::{self, Aside, Contestant, in_turns, printed, time_at_once};
+use crate::measure::{self, Aside, Contestant, in_turns, output_text, time_at_once};
 
 pub(super) const ROW: Row = Row {
     name: "streams",
@@ -55,7 +55,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             );
             let (seconds, outputs) = time_at_once(count, start)?;
             for output in outputs {
-                printed("a client", output)?;
+                output_text("a client", output)?;
             }
             let own = measure::cpu_of_children()? - before.0 + measure::cpu_of(shared)? - before.1;
             let theirs = measure::cpu_of_family(servers)?.saturating_sub(before.2);
@@ -73,7 +73,8 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
                     contestant(WITHOUT_DAEMON, &|| trunkline(&["--no-daemon", "ssh"]))
                 }),
                 Contestant::new(OPENSSH, || {
-                    let ssh = || append_words(trunkline_testkit::ssh(&config), &["-o", cipher, alias, &command]);
+                    let ssh =
+                        || append_words(trunkline_testkit::ssh(&config), &["-o", cipher, alias, &command]);
                     contestant(OPENSSH, &ssh)
                 }),
             ],

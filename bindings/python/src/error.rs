@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use trunkline::Error;
+use trunkline::{Error, Invalid};
 use trunkline_embed::{Cause, ErrorKind, Execution};
 
 /// A failure of the engine, the daemon or this binding, as an exception will tell it.
@@ -104,6 +104,8 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         } => allowed = (methods, partial),
         Cause::Refused { reason, words: said } => (code, words) = (Some(reason), Some(said)),
         Cause::File { status, .. } => code = Some(status),
+        // It has an errno, whichever end it is on.
+        Cause::Invalid(Invalid::NotADirectory { .. }) => name = "file",
         Cause::SftpUnstarted { .. } => name = "sftp_server",
         Cause::ClosedByPeer
         | Cause::LongText

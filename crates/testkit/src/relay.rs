@@ -61,7 +61,7 @@ impl Relay {
     /// Starts a relay that listens on `listen`. Port 0 means any free port.
     ///
     /// # Errors
-    /// As [`Relay::to`], and when the requested port is taken.
+    /// As [`Relay::start`], and when the requested port is taken.
     pub fn start_on(listen: SocketAddr, target: SocketAddr) -> Result<Relay, Error> {
         // A port that the kernel chose is reserved, so that it stays ours during `refuse`.
         let (listen, reservation) = if listen.port() == 0 {

@@ -822,10 +822,15 @@ export const onOpenssh = {
     for (const file of [from, to, back]) await called(sftp, 'unlink', file);
   },
   'exec: output and error output in the server\'s order': async ({ client, see }) => {
-    const [, stream] = await called(client, 'exec', 'for i in 1 2 3 4 5 6; do echo out$i; sleep .015; echo err$i >&2; sleep .015; done');
+    // Each line is written once the one before has come: sshd reads both pipes at once, and a busy one in its own order.
+    const [, stream] = await called(client, 'exec', 'for i in 1 2 3 4 5 6; do echo out$i; read -r _; echo err$i >&2; read -r _; done');
     let all = '';
-    stream.on('data', (chunk) => (all += chunk));
-    stream.stderr.on('data', (chunk) => (all += chunk));
+    const next = (chunk) => {
+      all += chunk;
+      stream.write('\n');
+    };
+    stream.on('data', next);
+    stream.stderr.on('data', next);
     await closed(stream);
     see(all);
   },
