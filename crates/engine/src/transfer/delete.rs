@@ -3,8 +3,8 @@
 //! Nothing is deleted unless everything was copied: a source that could not be listed to its end would have more names than
 //! were seen. What the filters leave out stays, with the directories that it is in.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BinaryHeap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use super::sessions::Sessions;
 use super::sources::{SourceDirectory, parent};
 use super::spool::Held;
 use super::tree::{KnownNames, Origin};
-use crate::error::{Error, Invalid};
+use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
 
 /// Requests for single names in flight.
@@ -81,6 +81,7 @@ pub(super) async fn make_way(job: &Arc<Job>, target: &Target, item: &Item) -> Re
     Extraneous::new(job, target, directory, sources)
         .delete_tree(&name)
         .await
+        .map(drop)
 }
 
 #[derive(Clone)]
@@ -97,39 +98,80 @@ struct Extraneous {
     directory: Bytes,
     /// The directory's path below each source that has it, which patterns are matched with.
     sources: Arc<HashSet<Bytes>>,
-    /// The number of deleted names.
-    deleted: Arc<AtomicU64>,
 }
 
 /// Finds the names in a directory at the target that no source has.
 struct Sieve {
     extraneous: Extraneous,
     known: Arc<KnownNames>,
-    found: Found,
+    held: Held,
+    /// Names that were found, with their hashes: the first ones in this order where there is no room for all of them.
+    found: BinaryHeap<(u64, Bytes, bool)>,
+    /// The last one of those that were found before: what follows it is looked for.
+    after: Option<(u64, Bytes)>,
+    /// There were more than there was room for: those are found when the directory is listed again.
+    is_all: bool,
+    /// No other names stay in the directory.
+    is_bare: bool,
     /// The number of its names that were copied.
     copied: usize,
 }
 
 impl Sieve {
+    fn new(extraneous: &Extraneous, known: &Arc<KnownNames>, after: Option<(u64, Bytes)>) -> Self {
+        Self {
+            extraneous: extraneous.clone(),
+            known: known.clone(),
+            held: Held::new(&extraneous.job.names),
+            found: BinaryHeap::new(),
+            after,
+            is_all: true,
+            is_bare: true,
+            copied: 0,
+        }
+    }
+
     fn begin_anew(&mut self) {
-        self.found.begin_anew();
-        self.copied = 0;
+        let after = self.after.take();
+        *self = Self::new(&self.extraneous, &self.known, after);
     }
 
     fn add(&mut self, name: &[u8], is_directory: bool) {
         match self.known.is_copied(name) {
             Some(is_copied) => self.copied += usize::from(is_copied),
-            None if self.extraneous.is_kept(name, is_directory) => {}
-            None => self.found.add(Bytes::copy_from_slice(name), is_directory),
+            None if self.extraneous.is_kept(name, is_directory) => self.is_bare = false,
+            None => self.add_unknown(name, is_directory),
+        }
+    }
+
+    fn add_unknown(&mut self, name: &[u8], is_directory: bool) {
+        let hash = self.known.hash(name);
+        let is_before = |(last, last_name): &(u64, Bytes)| (hash, name) <= (*last, &last_name[..]);
+        if self.after.as_ref().is_some_and(is_before) {
+            return;
+        }
+        self.found
+            .push((hash, Bytes::copy_from_slice(name), is_directory));
+        self.is_all &= has_room_for(&mut self.held, self.found.len(), name.len());
+        if !self.is_all {
+            self.found.pop();
         }
     }
 }
 
-/// Names of which there is room for more, or was not.
+/// Whether there is room for one more of so many names.
+fn has_room_for(held: &mut Held, names: usize, length: usize) -> bool {
+    /// The memory of a path beside its bytes, in a list that grows by doubling.
+    const A_PATH: usize = 128;
+    /// So many need not ask for room.
+    const LEAST: usize = 256;
+    names <= LEAST || held.grow(A_PATH + length)
+}
+
+/// The paths of a directory and what is in it, of which there is room for more, or was not.
 struct Found {
     held: Held,
     names: Vec<(Bytes, bool)>,
-    /// There were more than there was room for: those are found once more when these were deleted.
     is_all: bool,
 }
 
@@ -148,15 +190,11 @@ impl Found {
         self.is_all = true;
     }
 
-    /// A name, unless there is no room for it.
-    fn add(&mut self, name: Bytes, is_directory: bool) {
-        /// The memory of a path beside its bytes, in a list that grows by doubling.
-        const A_PATH: usize = 128;
-        /// So many need not ask for room.
-        const LEAST: usize = 256;
-        self.is_all &= self.names.len() < LEAST || self.held.grow(A_PATH + name.len());
+    /// A path, unless there is no room for it.
+    fn add(&mut self, path: Bytes, is_directory: bool) {
+        self.is_all &= has_room_for(&mut self.held, self.names.len() + 1, path.len());
         if self.is_all {
-            self.names.push((name, is_directory));
+            self.names.push((path, is_directory));
         }
     }
 }
@@ -168,7 +206,6 @@ impl Extraneous {
             target: target.clone(),
             directory,
             sources: Arc::new(sources),
-            deleted: Arc::default(),
         }
     }
 
@@ -184,66 +221,52 @@ impl Extraneous {
         let turn = turns.acquire().await.ok();
         let known = self.job.tree.names_in(&self.directory)?;
         if known.len() <= MANY {
-            return self.delete_unknown(known).await;
+            return self.delete_unknown(known).await.map(drop);
         }
         drop((known, turn));
         let _all = turns.acquire_many(AT_ONCE.into()).await.ok();
         let known = self.job.tree.names_in(&self.directory)?;
-        self.delete_unknown(known).await
+        self.delete_unknown(known).await.map(drop)
     }
 
-    async fn delete_unknown(&self, known: KnownNames) -> Result<(), Error> {
+    /// Deletes what is in the directory and not known, as much at a time as there is room for. Returns whether nothing else
+    /// stays there.
+    async fn delete_unknown(&self, known: KnownNames) -> Result<bool, Error> {
         let known = Arc::new(known);
+        let (mut after, mut is_bare) = (None, true);
         loop {
-            let sieve = Sieve {
-                extraneous: self.clone(),
-                known: known.clone(),
-                found: Found::new(&self.job),
-                copied: 0,
-            };
-            let Sieve { found, copied, .. } = match self.target.sift(sieve).await {
-                Ok(sifted) => sifted,
+            let sieve = match self.target.sift(Sieve::new(self, &known, after)).await {
+                Ok(sieve) => sieve,
                 // What a dry run has not made is not there.
-                Err(_) if self.job.options.dry_run => return Ok(()),
+                Err(_) if self.job.options.dry_run => return Ok(false),
                 Err(reason) => {
                     self.job.progress.failed(self.directory.clone(), reason);
-                    return Ok(());
+                    return Ok(false);
                 }
             };
             // All names were copied, and some are not there: the file system takes another name for the same, as those do
             // that know no case. What seems to be too much may be what was copied.
-            if copied < known.count_copied() && !self.job.options.dry_run && !found.names.is_empty() {
+            if sieve.copied < known.count_copied() && !self.job.options.dry_run && !sieve.found.is_empty() {
                 let message = format!(
                     "nothing was deleted in {}: names there are not those that were copied",
                     self.target.shown(&self.directory)
                 );
                 self.job.progress.failed(self.directory.clone(), message);
-                return Ok(());
+                return Ok(false);
             }
-            let before = self.count_deleted();
-            for (name, is_directory) in found.names {
-                if is_directory {
-                    self.delete_tree(&name).await?;
-                } else {
-                    self.delete_one(path::join(&self.directory, &name), false).await?;
-                }
+            is_bare &= sieve.is_bare;
+            let found = sieve.found.into_sorted_vec();
+            after = found.last().map(|(hash, name, _)| (*hash, name.clone()));
+            for (_, name, is_directory) in found {
+                is_bare &= match is_directory {
+                    true => self.delete_tree(&name).await?,
+                    false => self.delete_one(path::join(&self.directory, &name), false).await?,
+                };
             }
-            if found.is_all || !self.may_go_on(before)? {
-                return Ok(());
+            if sieve.is_all {
+                return Ok(is_bare);
             }
         }
-    }
-
-    fn count_deleted(&self) -> u64 {
-        self.deleted.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether another round will find the names that had no room, since some were deleted in this one.
-    fn may_go_on(&self, before: u64) -> Result<bool, Error> {
-        if self.job.options.dry_run {
-            return Err(Invalid::TooManyNames.into());
-        }
-        Ok(self.count_deleted() > before)
     }
 
     /// Returns whether a name in the directory stays although no source has it.
@@ -261,19 +284,21 @@ impl Extraneous {
         is_backup(&self.job, &self.target, path)
     }
 
-    /// Deletes a directory and what is in it, but for what is protected and the directories that it is in.
-    async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
+    /// Deletes a directory and what is in it, but for what is protected and the directories that it is in. Returns whether
+    /// nothing of it stays.
+    async fn delete_tree(&self, name: &Bytes) -> Result<bool, Error> {
         let root = path::join(&self.directory, name);
-        loop {
-            let before = self.count_deleted();
-            if self.delete_part(name, &root).await? || !self.may_go_on(before)? {
-                return Ok(());
-            }
+        if let Some(is_gone) = self.delete_whole(name, &root).await? {
+            return Ok(is_gone);
         }
+        let below = self.sources.iter().map(|source| path::join(source, name));
+        let inner = Self::new(&self.job, &self.target, root.clone(), below.collect());
+        let is_bare = Box::pin(inner.delete_unknown(self.job.tree.no_names())).await?;
+        Ok(is_bare && self.delete_one(root, true).await?)
     }
 
-    /// Deletes as much of a directory as there is room for; whether that was all.
-    async fn delete_part(&self, name: &Bytes, root: &Bytes) -> Result<bool, Error> {
+    /// Deletes a directory with all that is in it; whether nothing of it stays. `None`: there is no room for so many names.
+    async fn delete_whole(&self, name: &Bytes, root: &Bytes) -> Result<Option<bool>, Error> {
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
             let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());
@@ -291,59 +316,54 @@ impl Extraneous {
             Ok(found) => found,
             Err(reason) => {
                 self.job.progress.failed(root.clone(), reason);
-                return Ok(true);
+                return Ok(Some(false));
             }
         };
+        if !found.is_all {
+            return Ok(None);
+        }
         let mut protected = std::mem::take(&mut *lock(&protected));
         let (directories, files): (Vec<_>, Vec<_>) = found
             .names
             .into_iter()
             .partition(|(_, is_directory)| *is_directory);
-        let backup = self.job.options.backup.as_ref();
-        if backup.is_some_and(|backup| backup.directory.is_none()) {
-            // Their backups are going to be there.
+        if self.keeps_backups_beside() {
             for (path, _) in &files {
                 protect(&mut protected, root, path);
             }
         }
+        let mut is_gone = protected.is_empty();
         let deletions = files.into_iter().map(|(path, _)| self.delete_one(path, false));
         let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE.into());
-        while let Some(deleted) = deletions.next().await {
-            deleted?;
+        while let Some(is_deleted) = deletions.next().await {
+            is_gone &= is_deleted?;
         }
         // A directory was found before what is in it.
         for (path, _) in directories.into_iter().rev() {
-            if protected.contains(&path) {
-                continue;
-            }
-            match found.is_all {
-                true => self.delete_one(path, true).await?,
-                // Something may be in it that there was no room for.
-                false => {
-                    if let Ok(()) = self.target.delete(&self.job, &path, true).await? {
-                        self.was_deleted(path);
-                    }
-                }
+            if !protected.contains(&path) {
+                is_gone &= self.delete_one(path, true).await?;
             }
         }
-        Ok(found.is_all)
+        Ok(Some(is_gone))
     }
 
-    async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<(), Error> {
+    /// Returns whether what is deleted stays in its directory under another name.
+    fn keeps_backups_beside(&self) -> bool {
+        let backup = self.job.options.backup.as_ref();
+        backup.is_some_and(|backup| backup.directory.is_none())
+    }
+
+    /// Deletes one name; whether nothing of it stays.
+    async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<bool, Error> {
         if !self.job.options.dry_run
             && let Err(reason) = self.target.delete(&self.job, &path, is_directory).await?
         {
             self.job.progress.failed(path, reason);
-            return Ok(());
+            return Ok(false);
         }
-        self.was_deleted(path);
-        Ok(())
-    }
-
-    fn was_deleted(&self, path: Bytes) {
-        self.deleted.fetch_add(1, Ordering::Relaxed);
         self.job.tree.touch(&path);
         self.job.progress.tell(CopyEvent::Deleted { path });
+        Ok(is_directory || !self.keeps_backups_beside())
     }
 }
 
@@ -424,7 +444,9 @@ impl Target {
                     found.add(top.clone(), true);
                     // Grows while it is gone through.
                     let mut at = 0;
-                    while let Some((directory, is_directory)) = found.names.get(at).cloned() {
+                    while let Some((directory, is_directory)) = found.names.get(at).cloned()
+                        && found.is_all
+                    {
                         at += 1;
                         if !is_directory {
                             continue;

@@ -281,13 +281,18 @@ impl Names {
                 run.names_in(file, directory, &mut names)?;
             }
         }
+        Self::order(&mut names);
+        Ok(names)
+    }
+
+    /// Puts names in order, each once with the flags of all.
+    pub(super) fn order(names: &mut Vec<u64>) {
         names.sort_unstable();
         names.dedup_by(|next, kept| {
             let is_same = (*next ^ *kept) & !Self::FLAGS == 0;
             *kept |= if is_same { *next } else { 0 };
             is_same
         });
-        Ok(names)
     }
 
     fn spill(&mut self) -> Result<(), Error> {

@@ -45,8 +45,8 @@ struct State {
     roots: usize,
     /// The present source's walk began anew.
     is_anew: bool,
-    /// The names in the directory that was looked at last.
-    known: Option<(u64, Vec<u64>)>,
+    /// The names in the directory that was looked at last, and those of the present source in one that others have, too.
+    known: [Option<(u64, Vec<u64>)>; 2],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,7 +95,7 @@ impl Tree {
                 sources: 0,
                 roots: 0,
                 is_anew: false,
-                known: None,
+                known: [None, None],
             }),
         }
     }
@@ -137,27 +137,32 @@ impl Tree {
     pub(super) fn tell(&self, path: &Bytes, is_source: bool, is_directory: bool) -> Result<NameClaim, Error> {
         let (directory, name) = self.hashes(path);
         let state = &mut *self.state();
-        let is_top = !path.contains(&b'/');
-        let mut found = state.tops.get(&name).copied().filter(|_| is_top);
         let is_again = state
             .directories
             .get(&directory)
             .is_some_and(|directory| directory.is_again);
+        // What the present source alone has in a directory that others have, too.
+        let own = directory ^ self.hash(&state.sources.to_ne_bytes());
+        let is_top = !path.contains(&b'/');
+        let top = state.tops.get(&name).copied().filter(|_| is_top);
+        let mut found = top;
         if found.is_none() && (is_again || state.is_anew && !is_source || is_source && state.roots > 0) {
             found = state
-                .find(directory, name)?
+                .find(directory, name, 0)?
                 .map(|flags| flags & IS_DIRECTORY != 0);
         }
         if let Some(was_directory) = found {
-            let claim = match was_directory && is_directory {
-                true => NameClaim::Again,
-                false if state.is_anew && !is_source => NameClaim::Again,
-                false => NameClaim::Taken,
-            };
-            if claim == NameClaim::Again && is_directory {
-                state.directories.entry(self.hash(path)).or_default().is_again = true;
+            if state.is_anew && !is_source && top.is_none() {
+                let is_own = !is_again || state.find(own, name, 1)?.is_some();
+                if is_own {
+                    return Ok(NameClaim::Again);
+                }
             }
-            return Ok(claim);
+            if !was_directory || !is_directory {
+                return Ok(NameClaim::Taken);
+            }
+            state.directories.entry(self.hash(path)).or_default().is_again = true;
+            return Ok(NameClaim::Again);
         }
         if is_directory {
             state.held.must_grow(AN_ENTRY)?;
@@ -166,9 +171,11 @@ impl Tree {
             state.held.must_grow(AN_ENTRY)?;
             state.tops.insert(name, is_directory);
         } else if self.keeps_names {
-            state
-                .names
-                .push(directory, name | if is_directory { IS_DIRECTORY } else { 0 })?;
+            let name = name | if is_directory { IS_DIRECTORY } else { 0 };
+            state.names.push(directory, name)?;
+            if is_again {
+                state.names.push(own, name)?;
+            }
         }
         Ok(NameClaim::New)
     }
@@ -195,10 +202,20 @@ impl Tree {
         let mut names = state.names.names_in(self.hash(directory))?;
         if directory.is_empty() {
             names.extend(state.tops.keys());
-            names.sort_unstable();
+            Names::order(&mut names);
         }
-        let hasher = self.hasher.clone();
-        Ok(KnownNames { hasher, names })
+        Ok(KnownNames {
+            names,
+            ..self.no_names()
+        })
+    }
+
+    /// The names that the sources have in a directory that they do not have.
+    pub(super) fn no_names(&self) -> KnownNames {
+        KnownNames {
+            hasher: self.hasher.clone(),
+            names: Vec::new(),
+        }
     }
 
     /// Notes that a directory is there.
@@ -255,20 +272,20 @@ impl State {
     /// Makes the names that were told so far findable: from now on they may be told again.
     fn seal(&mut self) {
         if self.names.seal() {
-            self.known = None;
+            self.known = [None, None];
         }
     }
 
     /// Looks a name up among those of earlier sources, or that were told before the walk began anew; its flags.
-    fn find(&mut self, directory: u64, name: u64) -> Result<Option<u64>, Error> {
-        let known = match self.known.take() {
+    fn find(&mut self, directory: u64, name: u64, which: usize) -> Result<Option<u64>, Error> {
+        let known = match self.known[which].take() {
             Some((of, known)) if of == directory => known,
             _ => self.names.names_in(directory)?,
         };
         let at = known.partition_point(|known| known & !Names::FLAGS < name);
         let found = known.get(at).filter(|known| **known & !Names::FLAGS == name);
         let found = found.map(|found| found & Names::FLAGS);
-        self.known = Some((directory, known));
+        self.known[which] = Some((directory, known));
         Ok(found)
     }
 }
@@ -292,14 +309,15 @@ impl KnownNames {
 
     /// Returns whether a source's name was copied; `None` if no source has it.
     pub(super) fn is_copied(&self, name: &[u8]) -> Option<bool> {
-        let name = self.hasher.hash_one(name) & !Names::FLAGS;
+        let name = self.hash(name) & !Names::FLAGS;
         let at = self.names.partition_point(|known| known & !Names::FLAGS < name);
-        // A source's own name may be there twice.
-        let same = self.names[at..]
-            .iter()
-            .take_while(|known| **known & !Names::FLAGS == name);
-        same.map(|known| known & IS_LEFT == 0)
-            .reduce(|one, other| one && other)
+        let found = self.names.get(at).filter(|known| **known & !Names::FLAGS == name);
+        found.map(|known| known & IS_LEFT == 0)
+    }
+
+    /// Returns the hash of a name, which nobody else can know.
+    pub(super) fn hash(&self, name: &[u8]) -> u64 {
+        self.hasher.hash_one(name)
     }
 }
 
@@ -483,6 +501,39 @@ mod tests {
         assert_eq!(tell(&tree, "d/e", true), NameClaim::Again);
         assert_eq!(tell(&tree, "d/e/f", false), NameClaim::Again);
         assert_eq!(tell(&tree, "d/e/g", false), NameClaim::New);
+    }
+
+    #[test]
+    fn what_another_source_has_is_not_what_was_told_before() {
+        let tree = tree();
+        tree.source();
+        for path in ["d", "d/e", "d/f", "d/g"] {
+            assert_eq!(tell(&tree, path, matches!(path, "d" | "d/e")), NameClaim::New);
+        }
+        tree.begin_anew();
+        assert_eq!(tell(&tree, "d/e", true), NameClaim::Again);
+        tree.source();
+        assert_eq!(tell(&tree, "d", true), NameClaim::Again);
+        assert_eq!(tell(&tree, "d/f", false), NameClaim::Taken);
+        assert_eq!(tell(&tree, "d/h", false), NameClaim::New);
+        for _ in 0..2 {
+            tree.begin_anew();
+            assert_eq!(tell(&tree, "d/h", false), NameClaim::Again);
+            assert_eq!(tell(&tree, "d/g", false), NameClaim::Taken);
+            assert_eq!(tell(&tree, "d/e", true), NameClaim::Again);
+            assert_eq!(tell(&tree, "d/e", false), NameClaim::Taken);
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_not_copied_is_known_once() {
+        let tree = tree();
+        tree.source();
+        tell(&tree, "link", false);
+        tree.leave(&Bytes::from_static(b"link")).unwrap();
+        let names = tree.names_in(b"").unwrap();
+        assert_eq!((names.len(), names.count_copied()), (1, 0));
+        assert_eq!(names.is_copied(b"link"), Some(false));
     }
 
     #[test]

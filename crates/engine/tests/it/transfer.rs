@@ -1862,6 +1862,40 @@ async fn mirrors_with_more_names_than_there_is_memory_for_are_mirrors_and_end() 
 }
 
 #[tokio::test]
+async fn what_is_too_much_is_deleted_also_where_its_directories_take_more_than_there_is() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let settings = Settings {
+        names_memory: 1,
+        ..Settings::default()
+    };
+    let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
+    for upload in [true, false] {
+        let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
+        std::fs::create_dir(&source).unwrap();
+        let extra = target.join("extra");
+        let directories = 2_600;
+        for nth in 0..directories {
+            let directory = extra.join(format!("{nth:0200}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("f"), "").unwrap();
+        }
+        let kept = extra.join(format!("{:0200}/kept", 7));
+        std::fs::write(&kept, "").unwrap();
+        let (from, to) = ends(&host, upload, &source.join("."), &target);
+        let mut options = mirror();
+        options.filters = left_out(&["kept"]);
+        for dry_run in [true, false] {
+            options.dry_run = dry_run;
+            let ended = copy_to_end(&from, &to, &options).await;
+            // Two directories stay with what is in them.
+            assert_eq!(ended.deleted, 2 * directories - 1, "{upload} {dry_run}");
+        }
+        let left: Vec<_> = extra.read_dir().unwrap().collect();
+        assert!(kept.exists() && left.len() == 1, "{upload}: {}", left.len());
+    }
+}
+
+#[tokio::test]
 async fn a_mirror_follows_its_source_and_says_why() {
     let (_sshd, place, host) = site().await;
     for upload in [true, false] {
