@@ -63,16 +63,15 @@ impl NameBudget {
     /// Takes so many bytes for what can be kept elsewhere as well, until they are [given back](Self::give_back); a quarter is
     /// left for what cannot. Returns whether there was room for them.
     pub fn keep(&self, bytes: usize) -> bool {
-        self.keep_within(bytes, self.0.most / 4 * 3)
+        self.keep_within(bytes, (self.0.most / 4 * 3).saturating_sub(self.taken()))
     }
 
-    /// The same for what has to be in memory.
+    /// The same for what has to be in memory, whatever listings hold for the moment: a copy that has no room for it fails.
     pub fn must_keep(&self, bytes: usize) -> bool {
         self.keep_within(bytes, self.0.most)
     }
 
     fn keep_within(&self, bytes: usize, most: usize) -> bool {
-        let most = most.saturating_sub(self.taken());
         let add = |kept: usize| kept.checked_add(bytes).filter(|kept| *kept <= most);
         self.0
             .kept
@@ -151,5 +150,22 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_listings_hold_for_the_moment_fails_no_copy() {
+        let budget = NameBudget::new(1024);
+        let mut listing = Share::of(budget.clone());
+        listing.set(4096);
+        assert!(!budget.keep(1));
+        assert!(budget.must_keep(1024) && !budget.must_keep(1));
+        drop(listing);
+        budget.give_back(1024);
+        assert!(budget.keep(768) && !budget.keep(1));
     }
 }
