@@ -30,6 +30,12 @@ use crate::sftp::{FileType, Sftp};
 
 /// Requests for single names in flight.
 const AT_ONCE: u16 = 64;
+/// The memory of a path beside its bytes, in a list that grows by doubling.
+const A_PATH: usize = 128;
+/// So many names of a directory need not ask for room.
+const LEAST: usize = 256;
+/// Directories of longer paths are not gone through one by one: servers take no longer ones.
+const LONGEST: usize = 4096;
 
 /// Deletes what the target has in the directories that were copied and no source has.
 pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
@@ -109,6 +115,7 @@ struct Sieve {
     found: BinaryHeap<(u64, Bytes, bool)>,
     /// The last one of those that were found before: what follows it is looked for.
     after: Option<(u64, Bytes)>,
+    least: usize,
     /// There were more than there was room for: those are found when the directory is listed again.
     is_all: bool,
     /// No other names stay in the directory.
@@ -118,13 +125,19 @@ struct Sieve {
 }
 
 impl Sieve {
-    fn new(extraneous: &Extraneous, known: &Arc<KnownNames>, after: Option<(u64, Bytes)>) -> Self {
+    fn new(
+        extraneous: &Extraneous,
+        known: &Arc<KnownNames>,
+        after: Option<(u64, Bytes)>,
+        least: usize,
+    ) -> Self {
         Self {
             extraneous: extraneous.clone(),
             known: known.clone(),
             held: Held::new(&extraneous.job.names),
             found: BinaryHeap::new(),
             after,
+            least,
             is_all: true,
             is_bare: true,
             copied: 0,
@@ -133,7 +146,7 @@ impl Sieve {
 
     fn begin_anew(&mut self) {
         let after = self.after.take();
-        *self = Self::new(&self.extraneous, &self.known, after);
+        *self = Self::new(&self.extraneous, &self.known, after, self.least);
     }
 
     fn add(&mut self, name: &[u8], is_directory: bool) {
@@ -152,20 +165,11 @@ impl Sieve {
         }
         self.found
             .push((hash, Bytes::copy_from_slice(name), is_directory));
-        self.is_all &= has_room_for(&mut self.held, self.found.len(), name.len());
+        self.is_all &= self.found.len() <= self.least || self.held.grow(A_PATH + name.len());
         if !self.is_all {
             self.found.pop();
         }
     }
-}
-
-/// Whether there is room for one more of so many names.
-fn has_room_for(held: &mut Held, names: usize, length: usize) -> bool {
-    /// The memory of a path beside its bytes, in a list that grows by doubling.
-    const A_PATH: usize = 128;
-    /// So many need not ask for room.
-    const LEAST: usize = 256;
-    names <= LEAST || held.grow(A_PATH + length)
 }
 
 /// The paths of a directory and what is in it, of which there is room for more, or was not.
@@ -192,10 +196,86 @@ impl Found {
 
     /// A path, unless there is no room for it.
     fn add(&mut self, path: Bytes, is_directory: bool) {
-        self.is_all &= has_room_for(&mut self.held, self.names.len() + 1, path.len());
+        self.is_all &= self.names.len() < LEAST || self.held.grow(A_PATH + path.len());
         if self.is_all {
             self.names.push((path, is_directory));
         }
+    }
+}
+
+/// A directory that is being emptied.
+struct Level {
+    at: Extraneous,
+    known: Arc<KnownNames>,
+    /// So many names need not ask for room.
+    least: usize,
+    /// Names to be deleted, and the room that they take.
+    names: Vec<(u64, Bytes, bool)>,
+    held: Held,
+    /// The last one of those that were found so far, in the order of their hashes.
+    after: Option<(u64, Bytes)>,
+    is_listed: bool,
+    /// Nothing else stays in it.
+    is_bare: bool,
+    /// So many levels further in there may be room for all of a directory: each time that there is none, twice as many as
+    /// before are gone through one by one.
+    untried: usize,
+    step: usize,
+}
+
+impl Level {
+    fn new(at: Extraneous, known: KnownNames, least: usize) -> Self {
+        Self {
+            held: Held::new(&at.job.names),
+            at,
+            known: Arc::new(known),
+            least,
+            names: Vec::new(),
+            after: None,
+            is_listed: false,
+            is_bare: true,
+            untried: 0,
+            step: 1,
+        }
+    }
+
+    /// Finds the names to be deleted next.
+    async fn list(&mut self) {
+        let Extraneous {
+            job,
+            target,
+            directory,
+            ..
+        } = &self.at;
+        self.held.clear();
+        let sieve = Sieve::new(&self.at, &self.known, self.after.take(), self.least);
+        let sieve = match target.sift(sieve).await {
+            Ok(sieve) => sieve,
+            Err(reason) => {
+                // What a dry run has not made is not there.
+                if !job.options.dry_run {
+                    job.progress.failed(directory.clone(), reason);
+                }
+                (self.is_listed, self.is_bare) = (true, false);
+                return;
+            }
+        };
+        // All names were copied, and some are not there: the file system takes another name for the same, as those do
+        // that know no case. What seems to be too much may be what was copied.
+        if sieve.copied < self.known.count_copied() && !job.options.dry_run && !sieve.found.is_empty() {
+            let message = format!(
+                "nothing was deleted in {}: names there are not those that were copied",
+                target.shown(directory)
+            );
+            job.progress.failed(directory.clone(), message);
+            (self.is_listed, self.is_bare) = (true, false);
+            return;
+        }
+        self.is_listed = sieve.is_all;
+        self.is_bare &= sieve.is_bare;
+        self.names = sieve.found.into_sorted_vec();
+        self.held = sieve.held;
+        self.after = self.names.last().map(|(hash, name, _)| (*hash, name.clone()));
     }
 }
 
@@ -232,41 +312,59 @@ impl Extraneous {
     /// Deletes what is in the directory and not known, as much at a time as there is room for. Returns whether nothing else
     /// stays there.
     async fn delete_unknown(&self, known: KnownNames) -> Result<bool, Error> {
-        let known = Arc::new(known);
-        let (mut after, mut is_bare) = (None, true);
-        loop {
-            let sieve = match self.target.sift(Sieve::new(self, &known, after)).await {
-                Ok(sieve) => sieve,
-                // What a dry run has not made is not there.
-                Err(_) if self.job.options.dry_run => return Ok(false),
-                Err(reason) => {
-                    self.job.progress.failed(self.directory.clone(), reason);
-                    return Ok(false);
+        // A list, and not a function that calls itself: somebody else may have nested the directories.
+        let mut levels = vec![Level::new(self.clone(), known, LEAST)];
+        let mut is_bare = true;
+        while let Some(level) = levels.last_mut() {
+            let Some((_, name, is_directory)) = level.names.pop() else {
+                if level.is_listed {
+                    is_bare = level.is_bare;
+                    let inner = levels.pop();
+                    if let (Some(inner), Some(outer)) = (inner, levels.last_mut()) {
+                        let path = inner.at.directory.clone();
+                        outer.is_bare &= is_bare && inner.at.delete_one(path, true).await?;
+                    }
+                } else {
+                    level.list().await;
                 }
+                continue;
             };
-            // All names were copied, and some are not there: the file system takes another name for the same, as those do
-            // that know no case. What seems to be too much may be what was copied.
-            if sieve.copied < known.count_copied() && !self.job.options.dry_run && !sieve.found.is_empty() {
+            let path = path::join(&level.at.directory, &name);
+            if !is_directory {
+                level.is_bare &= level.at.delete_one(path, false).await?;
+                continue;
+            }
+            let is_tried = level.untried == 0;
+            let whole = match is_tried {
+                true => level.at.delete_whole(&name, &path).await?,
+                false => None,
+            };
+            if let Some(is_gone) = whole {
+                level.is_bare &= is_gone;
+            } else if path.len() > LONGEST {
                 let message = format!(
-                    "nothing was deleted in {}: names there are not those that were copied",
-                    self.target.shown(&self.directory)
+                    "{}: the directories are nested too deep",
+                    self.target.shown(&path)
                 );
-                self.job.progress.failed(self.directory.clone(), message);
-                return Ok(false);
-            }
-            is_bare &= sieve.is_bare;
-            let found = sieve.found.into_sorted_vec();
-            after = found.last().map(|(hash, name, _)| (*hash, name.clone()));
-            for (_, name, is_directory) in found {
-                is_bare &= match is_directory {
-                    true => self.delete_tree(&name).await?,
-                    false => self.delete_one(path::join(&self.directory, &name), false).await?,
+                self.job.progress.failed(path, message);
+                level.is_bare = false;
+            } else {
+                let inner = level.at.inner(&name, path);
+                let mut inner = Level::new(inner, self.job.tree.no_names(), 1);
+                (inner.step, inner.untried) = match is_tried {
+                    true => (level.step * 2, level.step),
+                    false => (level.step, level.untried - 1),
                 };
-            }
-            if sieve.is_all {
-                return Ok(is_bare);
+                levels.push(inner);
             }
         }
+        Ok(is_bare)
+    }
+
+    /// The same for a directory in it that no source has.
+    fn inner(&self, name: &Bytes, directory: Bytes) -> Self {
+        let sources = self.sources.iter().map(|source| path::join(source, name));
+        Self::new(&self.job, &self.target, directory, sources.collect())
     }
 
     /// Returns whether a name in the directory stays although no source has it.
@@ -291,9 +389,8 @@ impl Extraneous {
         if let Some(is_gone) = self.delete_whole(name, &root).await? {
             return Ok(is_gone);
         }
-        let below = self.sources.iter().map(|source| path::join(source, name));
-        let inner = Self::new(&self.job, &self.target, root.clone(), below.collect());
-        let is_bare = Box::pin(inner.delete_unknown(self.job.tree.no_names())).await?;
+        let inner = self.inner(name, root.clone());
+        let is_bare = inner.delete_unknown(self.job.tree.no_names()).await?;
         Ok(is_bare && self.delete_one(root, true).await?)
     }
 

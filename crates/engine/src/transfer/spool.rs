@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 
 use trunkline_sftp::transfer::NameBudget;
 
@@ -63,6 +64,8 @@ impl Drop for Held {
 struct Temporary {
     budget: NameBudget,
     file: File,
+    /// The directory that it takes room in.
+    directory: PathBuf,
     length: u64,
     /// The bytes taken of the budget.
     taken: usize,
@@ -70,11 +73,16 @@ struct Temporary {
 
 impl Temporary {
     fn new(budget: &NameBudget) -> io::Result<Self> {
-        // A temporary directory may be in memory, which this one is not.
-        let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile())?;
+        // The usual temporary directory may be in memory, which this one is not.
+        let mut directory = PathBuf::from("/var/tmp");
+        let file = tempfile::tempfile_in(&directory).or_else(|_| {
+            directory = std::env::temp_dir();
+            tempfile::tempfile_in(&directory)
+        })?;
         Ok(Self {
             budget: budget.clone(),
             file,
+            directory,
             length: 0,
             taken: 0,
         })
@@ -87,7 +95,7 @@ impl Temporary {
         self.taken += bytes.len();
         self.file
             .write_all_at(bytes, self.length)
-            .map_err(|error| Error::local("writing names to a temporary file", error))?;
+            .map_err(|error| self.failed("writing names to", error))?;
         self.length += bytes.len() as u64;
         Ok(())
     }
@@ -95,7 +103,14 @@ impl Temporary {
     fn read(&self, into: &mut [u8], at: u64) -> Result<(), Error> {
         self.file
             .read_exact_at(into, at)
-            .map_err(|error| Error::local("reading names from a temporary file", error))
+            .map_err(|error| self.failed("reading names from", error))
+    }
+
+    fn failed(&self, what: &str, error: io::Error) -> Error {
+        Error::local(
+            format!("{what} a temporary file in {}", self.directory.display()),
+            error,
+        )
     }
 }
 
