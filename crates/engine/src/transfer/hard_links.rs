@@ -10,6 +10,7 @@ use futures_util::StreamExt as _;
 use trunkline_request::copy::Changes;
 
 use super::compare::{Beside, Verdict, verdict};
+use super::delete;
 use super::item::{Item, Kind};
 use super::job::Job;
 use super::part;
@@ -60,7 +61,7 @@ pub(super) async fn make(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(),
     Ok(())
 }
 
-async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) -> Result<(), Error> {
+async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Other) -> Result<(), Error> {
     let Other { mut item, first } = other;
     let (path, first_path) = (path::in_root(root, &item.target), path::in_root(root, &first));
     if job.is_over() {
@@ -72,10 +73,24 @@ async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) ->
         return Ok(());
     }
     let found = look(sessions, &path).await;
-    let (found, of) = match (found, look(sessions, &first_path).await) {
+    let (mut found, of) = match (found, look(sessions, &first_path).await) {
         (Ok(found), Ok(of)) => (found, of),
         (Err(error), _) | (_, Err(error)) => return job.go_on_after(item.target, error),
     };
+    let is_directory = |found: &FileAttributes| Beside::from(found).kind == Kind::Directory;
+    if job.options.delete && found.as_ref().is_some_and(is_directory) {
+        item.changes = Changes::KIND;
+        let target = delete::Target::Server(sessions.clone(), root.clone());
+        delete::make_way(job, &target, &item).await?;
+        if job.options.dry_run {
+            linked(job, item);
+            return Ok(());
+        }
+        found = match look(sessions, &path).await {
+            Ok(found) => found,
+            Err(error) => return job.go_on_after(item.target, error),
+        };
+    }
     let verdict = found
         .as_ref()
         .map(|found| verdict(&job.options, &item, &Beside::from(found)));
@@ -90,6 +105,7 @@ async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) ->
         return Ok(());
     }
     item.changes = match found {
+        None if item.changes.has(Changes::KIND) => Changes::KIND,
         None => Changes::NEW,
         Some(_) => Changes::LINK,
     };

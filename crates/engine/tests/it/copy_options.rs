@@ -564,6 +564,17 @@ async fn names_of_one_file_are_names_of_one_file() {
     );
     check();
     assert_eq!(changes(&from, &to, &options).await, []);
+    // Directories are in the way of all of them.
+    for name in ["one", "two", "d/three"] {
+        std::fs::remove_file(target.join(name)).unwrap();
+        std::fs::create_dir_all(target.join(name).join("below")).unwrap();
+        std::fs::write(target.join(name).join("below/file"), "extraneous").unwrap();
+    }
+    let changed = changes(&from, &to, &options).await;
+    let replaced = changed.iter().filter(|(_, why)| why == "kind").count();
+    assert_eq!(replaced, 3, "{changed:?}");
+    check();
+    assert_eq!(changes(&from, &to, &options).await, []);
 }
 
 #[tokio::test]
