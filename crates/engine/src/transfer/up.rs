@@ -1,37 +1,35 @@
 //! Copies towards a server, from this machine or through it from another server.
 
+mod directories;
+mod large;
+mod link;
 mod small;
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tokio::task::JoinSet;
 use trunkline_request::copy::{Changes, Obstacle};
-use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
-use super::blocking::blocking;
-use super::compare::{Beside, Verdict, split, verdict};
+use super::compare::{Beside, Verdict, verdict};
 use super::content::{Checks, Compared, Side};
 use super::exposed::Exposure;
-use super::item::{Existing, INCOMPLETE, Item, Kind, SET_ID, rewritten};
+use super::item::{Existing, Item, Kind, SET_ID, rewritten};
 use super::job::Job;
-use super::part::{self, Claim, Own, Tag};
-use super::path::{self, os, shown};
+use super::part::{self, Own};
+use super::path::{self, shown};
 use super::place::Place;
 use super::reason::{Reason, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::MOST_SMALL;
-use super::source::{Pieces, Source, Want, holes};
-use super::striped::Striped;
+use super::source::Source;
 use super::survey::Survey;
-use super::there::{self, Said};
+use super::there::Said;
 use super::tree::Origin;
 use super::{blocks, delete, stream};
 use crate::error::Error;
@@ -59,36 +57,6 @@ pub(super) struct Up<'a> {
     listing: Semaphore,
     asking: Semaphore,
     survey: Survey,
-}
-
-/// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
-/// interrupted.
-struct Leftover<'a> {
-    sessions: &'a Sessions,
-    part: Option<Bytes>,
-}
-
-impl Leftover<'_> {
-    async fn remove(mut self) {
-        if let Some(part) = self.part.take() {
-            let _ = self.sessions.first().remove(part).await;
-        }
-    }
-
-    /// It has another name now, or is somebody else's to remove.
-    fn was_renamed(mut self) {
-        self.part = None;
-    }
-}
-
-impl Drop for Leftover<'_> {
-    fn drop(&mut self) {
-        let Some(path) = self.part.take() else { return };
-        self.sessions.first().link().with_client(|client| {
-            let id = client.request(trunkline_sftp::Request::Remove { path });
-            client.cancel(id);
-        });
-    }
 }
 
 /// Names that are looked at together.
@@ -271,34 +239,6 @@ impl<'a> Up<'a> {
         Ok(())
     }
 
-    /// Looks a directory's name up at the target and, if names are compared, lists the directory.
-    async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
-        let path = self.path(target);
-        let looks_first = self.job.options.looks_first();
-        if looks_first && let Some(found) = self.survey.look_at(target).await {
-            // Nobody asks for it again.
-            let _ = self.job.there.take(target);
-            return Ok(Some(found));
-        }
-        // Never closed. Turns of their own: who prepares names does not go on with these meanwhile.
-        let _turn = self.listing.acquire().await.ok();
-        if !looks_first {
-            return self.look(&path).await;
-        }
-        let (found, listing) = tokio::join!(
-            self.look_below(target, &path),
-            there::listing(self.sessions, &self.job.there, &path)
-        );
-        let found = found?;
-        // What a link leads to is not in it.
-        if let (Some(FileType::Directory), Some(listing)) =
-            (found.as_ref().and_then(FileAttributes::file_type), listing?)
-        {
-            self.job.there.add(target, listing);
-        }
-        Ok(found)
-    }
-
     /// Looks a name below the target's root up, in its directory's listing if there is one.
     async fn look_below(&self, target: &Bytes, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
         match self.job.there.take(target) {
@@ -306,164 +246,6 @@ impl<'a> Up<'a> {
             Said::Nothing => Ok(None),
             Said::Unknown => self.look(path).await,
         }
-    }
-
-    /// Makes directories, outer ones before inner ones, and notes those that want to be finished.
-    ///
-    /// All are looked at before any is made: what is made in a directory that turns out to be a link would be made where the
-    /// link leads.
-    async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<(), Error> {
-        let job = self.job;
-        let mut absent = Vec::new();
-        for (mut item, found) in directories {
-            let parent = job.tree.parent(&item.target);
-            let path = self.path(&item.target);
-            let found = if self.is_in_replacing(&item.target) {
-                Ok(None)
-            } else {
-                found
-            };
-            match found {
-                _ if parent.is_none() => job.progress.failed_below(item.target, &self.shown(&path)),
-                Ok(None) => {
-                    // So that what is to be in it is looked at, too.
-                    job.tree.hold(&item.target, Origin::Found);
-                    job.tree.touch(&item.target);
-                    item.changes = Changes::NEW;
-                    absent.push(item);
-                }
-                Ok(Some(found)) if found.file_type() == Some(FileType::Directory) => {
-                    job.tree.hold(&item.target, Origin::Found);
-                    if job.options.looks_first()
-                        && let Verdict::Stays(looks) = verdict(&job.options, &item, &Beside::from(&found))
-                    {
-                        job.progress.adjusted(&item, looks);
-                        item.is_right = looks.is_empty();
-                    } else {
-                        job.progress.copied(item.target.clone(), 0, Changes::default());
-                    }
-                    if job.options.preserve && !job.options.dry_run {
-                        job.finish.add(&item)?;
-                    }
-                }
-                Ok(Some(_)) if job.options.delete => {
-                    job.tree.hold(&item.target, Origin::Found);
-                    job.tree.touch(&item.target);
-                    item.changes = Changes::KIND;
-                    self.replacing().insert(item.target.clone());
-                    absent.push(item);
-                }
-                Ok(Some(found)) => {
-                    let what = match found.file_type() {
-                        Some(FileType::Symlink) => "a symbolic link",
-                        _ => "not a directory",
-                    };
-                    let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
-                    job.failed(item.target, message);
-                }
-                Err(error) => job.go_on_after(item.target, error)?,
-            }
-        }
-        if job.options.dry_run {
-            for item in absent {
-                job.tree.hold(&item.target, Origin::Made);
-                job.progress.would_copy(item);
-            }
-            return Ok(());
-        }
-        // Before any is made, which are on their way together.
-        for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
-            self.clear(item).await?;
-        }
-        // In order on one session: the server makes the outer one first.
-        let making = futures_util::stream::iter(absent)
-            .map(|item| async {
-                let new = self.make_directory(&item).await;
-                (item, new)
-            })
-            .buffered(AT_ONCE);
-        let mut making = std::pin::pin!(making);
-        while let Some((item, new)) = making.next().await {
-            match new {
-                Ok(new) => {
-                    let origin = if new { Origin::Made } else { Origin::Found };
-                    job.tree.hold(&item.target, origin);
-                    job.progress.copied(item.target.clone(), 0, item.changes);
-                    let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
-                    if job.options.preserve || masked {
-                        job.finish.add(&item)?;
-                    }
-                }
-                Err(error @ Error::File { .. }) => {
-                    let path = self.path(&item.target);
-                    let is_outermost = job.tree.parent(&item.target).is_some();
-                    job.tree.lose(&item.target);
-                    if !is_outermost {
-                        job.progress.failed_below(item.target, &self.shown(&path));
-                        continue;
-                    }
-                    let is_absent = error.is_no_such_file();
-                    let mut reason = self.with_room(&item, &path, None, error.into()).await;
-                    if is_absent {
-                        reason.obstacle = Some(Obstacle::NoDirectory);
-                    }
-                    job.failed(item.target, reason.of_directory());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory
-    /// fails.
-    async fn clear(&self, item: &Item) -> Result<(), Error> {
-        let path = self.path(&item.target);
-        match self
-            .job
-            .backups
-            .keep(self.sessions, self.root, (&path, &item.target))
-            .await
-        {
-            Ok(()) => self.remove(path).await,
-            Err(Error::File { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn replacing(&self) -> MutexGuard<'_, HashSet<Bytes>> {
-        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a directory is in one that takes the place of something else; then it is such a one, too.
-    fn is_in_replacing(&self, directory: &Bytes) -> bool {
-        let mut replacing = self.replacing();
-        let is_in = !replacing.is_empty() && replacing.contains(&split(directory).0);
-        if is_in {
-            replacing.insert(directory.clone());
-        }
-        is_in
-    }
-
-    /// Whether it was made now.
-    async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
-        let path = self.path(&item.target);
-        let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
-        let make = |sftp: Sftp| {
-            let path = path.clone();
-            async move {
-                match sftp.mkdir(&path, permissions(mode)).await {
-                    Ok(()) => Ok(true),
-                    // Version 3 has no status for "it is there".
-                    Err(error @ Error::File { .. }) => match sftp.lstat(&path).await {
-                        Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
-                        _ => Err(error),
-                    },
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.sessions.with(make).await
     }
 
     /// Looks a name up without following a link; `None` if nothing has it.
@@ -741,109 +523,6 @@ impl<'a> Up<'a> {
         Err(self.sessions.first().link().status_error("writing", path, status))
     }
 
-    async fn link(&self, item: &mut Item, found: Option<&FileAttributes>) -> Result<(), Error> {
-        match found.and_then(FileAttributes::file_type) {
-            None | Some(FileType::Regular | FileType::Symlink) => {}
-            Some(kind) => {
-                let path = self.shown(&self.path(&item.target));
-                let message = format!("{path} is {}, which a copy does not replace", name(kind));
-                self.job.failed(item.target.clone(), message);
-                return Ok(());
-            }
-        }
-        let verdict = found.map(|found| verdict(&self.job.options, item, &Beside::from(found)));
-        item.changes = match verdict {
-            None if item.changes.is_empty() => Changes::NEW,
-            None => item.changes,
-            Some(Verdict::Left) => {
-                self.job.progress.skipped(item);
-                return Ok(());
-            }
-            Some(Verdict::Stays(changes) | Verdict::Content(changes) | Verdict::Copy(changes)) => changes,
-        };
-        let path = self.path(&item.target);
-        let is_read = self.job.options.safe_links || !self.job.options.dry_run;
-        if !is_read && !matches!(verdict, Some(Verdict::Content(_))) {
-            self.job.progress.would_copy(item.clone());
-            return Ok(());
-        }
-        let target = match self.from {
-            Place::Server(sessions) => link_text(sessions, &item.source).await?,
-            Place::Local => {
-                let source = item.source.clone();
-                match blocking(move || std::fs::read_link(Path::new(os(&source)))).await {
-                    Ok(target) => Bytes::copy_from_slice(target.as_os_str().as_encoded_bytes()),
-                    Err(error) => {
-                        self.job
-                            .failed(item.target.clone(), Reason::local(&item.source, &error));
-                        return Ok(());
-                    }
-                }
-            }
-        };
-        if self.job.is_unsafe(item, &target)? {
-            return Ok(());
-        }
-        if let Some(Verdict::Content(mut looks)) = verdict {
-            if link_text(self.sessions, &path).await? == target {
-                if !self.sessions.first().link().is_sftp_server() {
-                    // It has no way to set them.
-                    looks = Changes::default();
-                }
-                return self.stays(item, looks).await;
-            }
-            item.changes = Changes::CONTENT;
-        }
-        self.job.tree.touch(&item.target);
-        if self.job.options.dry_run {
-            self.job.progress.would_copy(item.clone());
-            return Ok(());
-        }
-        let looks = FileAttributes {
-            times: item.times.filter(|_| self.job.options.preserve).map(times),
-            owner: item.owner.filter(|_| self.job.options.owners),
-            ..FileAttributes::default()
-        };
-        let (path, target, is_there, looks) = (&path, &target, found.is_some(), &looks);
-        let attempts = &AtomicUsize::new(0);
-        let own = self.names.own(&item.source, path);
-        let own = own.as_ref();
-        let make = |sftp: Sftp| async move {
-            // Of an attempt whose session was lost, the link may be there.
-            let attempt = attempts.fetch_add(1, Ordering::Relaxed);
-            let attempt = u8::try_from(attempt).unwrap_or(u8::MAX);
-            let part = Own::name(own, path, attempt);
-            make_link(&sftp, target, path, part, looks, is_there || attempt > 0).await
-        };
-        let turn = self.turn().await;
-        if is_there {
-            self.job
-                .backups
-                .keep(self.sessions, self.root, (path, &item.target))
-                .await?;
-        }
-        let made = self.sessions.with(make).await;
-        drop(turn);
-        match made {
-            Ok(_) => self.job.progress.copied(item.target.clone(), 0, item.changes),
-            Err(Error::File {
-                host, doing, status, ..
-            }) => {
-                // The link's own name, and not the one that it has until it is whole.
-                let error = Error::File {
-                    host,
-                    doing,
-                    path: path.clone(),
-                    status,
-                };
-                let reason = self.with_room(item, path, None, error.into()).await;
-                self.job.failed(item.target.clone(), reason);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     // Small files.
 
     fn lost_parts(&self) -> MutexGuard<'_, Vec<(Bytes, Option<Arc<Own>>)>> {
@@ -880,459 +559,10 @@ impl<'a> Up<'a> {
 
     // Large files.
 
-    async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        while let Some(mut item) = items.recv().await {
-            if self.job.is_over() {
-                self.job.left(item.target);
-                continue;
-            }
-            self.job.progress.began(&item.target);
-            match self.large_one(&mut item).await? {
-                Ok(length) => self.copied(item, length),
-                Err(message) => self.job.failed(item.target, message),
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
-    /// file is what failed.
-    async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
-        if item.there.special.is_some() {
-            return self.pour(item).await;
-        }
-        if item.there.in_place
-            && let Some(reason) = self.bars_in_place(item).await
-        {
-            return Ok(Err(reason));
-        }
-        let tag = {
-            let [from, to] = &self.ids;
-            Tag::of([from, &item.source, to, &self.path(&item.target)])
-        };
-        let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
-        let claim = if may_be_kept { Claim::wait(tag).await } else { None };
-        // What has the name that is kept and is not gone on from. Until it is removed, no other copy has that name.
-        let mut stale = None;
-        let ended = self.attempts(item, tag, claim.is_some(), &mut stale).await;
-        if let (Some(stale), Ok(_)) = (stale, &ended) {
-            self.remove(stale).await?;
-        }
-        ended
-    }
-
-    /// `may_be_kept`: a later copy may resume from what this one leaves.
-    async fn attempts(
-        &self,
-        item: &mut Item,
-        tag: Tag,
-        mut may_be_kept: bool,
-        stale: &mut Option<Bytes>,
-    ) -> Result<Result<u64, Reason>, Error> {
-        /// Each meets something that the one before could not know.
-        const ATTEMPTS: u8 = 4;
-        let (mut last, mut sent) = (Reason::from(String::new()), false);
-        for attempt in 0..ATTEMPTS {
-            if item.there.in_place
-                && !sent
-                && let Some(message) = self.lacks_room(item).await
-            {
-                return Ok(Err(message));
-            }
-            let source = match Source::open(self.from, item).await {
-                Ok(source) => source,
-                Err(message) => return Ok(Err(message)),
-            };
-            let path = self.final_path(item);
-            let kept = may_be_kept.then(|| tag.part(&path));
-            let own = self.names.own(&item.source, &path).filter(|_| kept.is_none());
-            let part = kept
-                .clone()
-                .unwrap_or_else(|| Own::name(own.as_ref(), &path, attempt));
-            let is_removed = kept.is_none() && !item.there.in_place;
-            if is_removed {
-                self.job.gives_back.store(true, Ordering::Relaxed);
-            }
-            let leftover = Leftover {
-                sessions: self.sessions,
-                part: is_removed.then(|| part.clone()),
-            };
-            let ended = self
-                .attempt(item, source, &path, &part, kept.is_some(), &mut sent)
-                .await?;
-            match ended {
-                Ended::Done(length) => {
-                    leftover.was_renamed();
-                    if let Some(status) = item.there.unmade.take() {
-                        self.job
-                            .temporary_names_are_refused(self.sessions.first().host(), &status);
-                    }
-                    return Ok(Ok(length));
-                }
-                Ended::Failed(message) => {
-                    leftover.remove().await;
-                    if item.there.unmade.is_some() {
-                        self.job.no_last_names.store(true, Ordering::Relaxed);
-                    }
-                    if kept.is_some() {
-                        self.remove_if_empty(part).await;
-                    }
-                    last = message;
-                    break;
-                }
-                // All of it is there.
-                Ended::Unset(message) => {
-                    leftover.was_renamed();
-                    return Ok(Err(message));
-                }
-                Ended::Unmade(status) => {
-                    leftover.was_renamed();
-                    last = self.refused(item, status.clone());
-                    item.there.unmade = Some(Box::new(status));
-                    if let Some(reason) = self.bars_in_place(item).await {
-                        return Ok(Err(reason));
-                    }
-                    item.there.in_place = true;
-                    may_be_kept = false;
-                }
-                Ended::InPlace(moved) => {
-                    leftover.was_renamed();
-                    let _ = self.sessions.first().remove(part).await;
-                    item.there.moved = moved;
-                    if let Some(reason) = self.bars_in_place(item).await {
-                        return Ok(Err(reason));
-                    }
-                    item.there.in_place = true;
-                    may_be_kept = false;
-                }
-                Ended::Again(message) => {
-                    leftover.remove().await;
-                    if item.there.in_place {
-                        item.there.existing = None;
-                    }
-                    match own {
-                        Some(own) => self.lost_parts().push((part, Some(own))),
-                        // A server that had not noticed the end of a session has made it since.
-                        None => *stale = kept.or_else(|| stale.take()),
-                    }
-                    may_be_kept = false;
-                    last = message;
-                }
-            }
-            if item.stream.is_some() {
-                break;
-            }
-        }
-        if item.there.in_place && sent {
-            last += INCOMPLETE;
-        }
-        Ok(Err(last))
-    }
-
-    /// Why a file is not written where it is: its backup is the same file.
-    /// Why a file is not written where it is, if it is not.
-    async fn bars_in_place(&self, item: &Item) -> Option<Reason> {
-        if let Some(status) = &item.there.moved {
-            let (directory, _) = path::directory_and_name(&self.final_path(item));
-            if self.exposure.is_exposed(self.sessions, &directory).await {
-                return Some(self.refused(item, status.clone()));
-            }
-            self.job.renaming_is_refused(self.sessions.first().host(), status);
-        }
-        item.there.existing?;
-        self.job.options.backup.as_ref()?;
-        let path = self.shown(&self.final_path(item));
-        Some(
-            format!(
-                "{path} can only be written where it is, and its backup would change, too: it is unchanged"
-            )
-            .into(),
-        )
-    }
-
-    /// Removes a partial file that nothing can be resumed from.
-    async fn remove_if_empty(&self, part: Bytes) {
-        let sftp = self.sessions.first();
-        if let Ok(FileAttributes { size: Some(0), .. }) = sftp.lstat(&part).await {
-            let _ = sftp.remove(part).await;
-        }
-    }
-
-    async fn attempt(
-        &self,
-        item: &Item,
-        source: Source,
-        path: &Bytes,
-        part: &Bytes,
-        kept: bool,
-        sent: &mut bool,
-    ) -> Result<Ended, Error> {
-        let in_place = item.there.in_place;
-        let (options, alone) = match self.options(item, &source, path, part, kept).await {
-            Ok(options) => options,
-            Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                return Ok(Ended::Failed(error.into()));
-            }
-            Err(error) => return Err(error),
-        };
-        let exclusive = options.opening == Opening::Exclusive;
-        let adopted = options.opening == Opening::Existing && !in_place;
-        // Another attempt has another name.
-        let is_marked = options.mark.is_some();
-        let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
-        let wanted = match alone {
-            true => 1,
-            false => self.job.streams(self.sessions, item.size, true).await,
-        };
-        let plan = Upload::new(options);
-        let resumed = plan.ranges().done_bytes();
-        let mut counted = resumed;
-        self.job.progress.moved(counted);
-        let mut striped = Striped::new(plan);
-        let mut reads: JoinSet<Pieces> = JoinSet::new();
-        loop {
-            let lanes_changed = self.sessions.changed();
-            if alone && striped.has_lost() {
-                let message = self.shown(path) + " was not copied: the connection was lost";
-                return Ok(Ended::Again(message.into()));
-            }
-            striped.gather(self.sessions, wanted, alone)?;
-            let shared = striped.shared.clone();
-            let changed = shared.changed.notified();
-            let News {
-                wants,
-                ended,
-                may_be_full,
-            } = self.news(item, &striped, (exclusive, is_marked, resumed), &mut counted);
-            *sent |= empties && striped.shared.plan().has_opened();
-            if let Some(ended) = ended {
-                striped.drive();
-                if adopted && matches!(ended, Ended::Again(_)) {
-                    self.job.progress.resumed.fetch_sub(resumed, Ordering::Relaxed);
-                }
-                return Ok(match ended {
-                    Ended::Failed(message) if may_be_full => {
-                        drop(striped);
-                        let left = (kept || in_place).then_some(counted);
-                        Ended::Failed(self.with_room(item, path, left, message).await)
-                    }
-                    // Another attempt would not find room.
-                    Ended::Again(message) if may_be_full => {
-                        drop(striped);
-                        match self.no_room(item, path, None).await {
-                            Some(reason) => Ended::Failed(reason),
-                            None => Ended::Again(message),
-                        }
-                    }
-                    ended => ended,
-                });
-            }
-            source.read(&item.source, wants, &mut reads);
-            tokio::select! {
-                () = changed => {}
-                () = lanes_changed => {}
-                Some(read) = reads.join_next() => {
-                    let pieces = match read {
-                        Ok(Ok(pieces)) => pieces,
-                        Ok(Err(message)) => return Ok(Ended::Failed(message)),
-                        Err(error) => return Ok(Ended::Failed(error.to_string().into())),
-                    };
-                    self.job.rate.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
-                    pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
-                    *sent |= in_place && !pieces.is_empty();
-                    let mut plan = striped.shared.plan();
-                    pieces.into_iter().for_each(|(id, data)| plan.provide(id, data));
-                    drop(plan);
-                    striped.drive();
-                }
-            }
-        }
-    }
-
-    /// How to write a file, and whether by one session alone.
-    async fn options(
-        &self,
-        item: &Item,
-        source: &Source,
-        path: &Bytes,
-        part: &Bytes,
-        kept: bool,
-    ) -> Result<(UploadOptions, bool), Error> {
-        let in_place = item.there.in_place;
-        let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
-        options.size = Some(item.size).filter(|_| item.stream.is_none());
-        options.create = self.new_mode(item);
-        options.attributes = looks(self.job, item);
-        options.sync = self.job.options.sync;
-        options.memory = self.job.memory();
-        let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
-        if in_place && !item.named && !self.sessions.first().is_sftp_server().await? {
-            // LSTAT shows what a link leads to on some: written in its place, that would be written.
-            let text = self.sessions.first().readlink(path).await;
-            // One answers that for everything, with the path itself (copyparty's).
-            let is_link = text.is_ok_and(|text| text != *path);
-            if is_link {
-                let status = Status {
-                    code: sftp::StatusCode::FAILURE,
-                    message: "it is a symbolic link, which this server does not replace".into(),
-                };
-                return Err(self
-                    .sessions
-                    .first()
-                    .link()
-                    .status_error("writing", path.clone(), status));
-            }
-        }
-        if in_place {
-            // Cut at once where it is longer: that it can be cut afterwards is not known.
-            let is_longer = item
-                .there
-                .existing
-                .is_none_or(|existing| existing.size > item.size || options.size.is_none());
-            options.opening = if is_longer {
-                Opening::Truncate
-            } else {
-                Opening::Existing
-            };
-            return Ok((options, alone));
-        }
-        options.needs_attributes = item.there.existing.is_some();
-        let there = self.look_at_part(item, part, source, kept).await?;
-        options.done = there.done;
-        options.opening = if there.adopted {
-            Opening::Existing
-        } else {
-            Opening::Exclusive
-        };
-        options.owner = self.owner(item).filter(|_| !there.adopted);
-        options.rename_to = Some(path.clone());
-        if there.exposed && self.sessions.first().is_sftp_server().await? {
-            options.mark = Some(part::mark());
-        }
-        let alone = alone || there.exposed && options.mark.is_none();
-        Ok((options, alone))
-    }
-
-    /// Takes what a plan has to say, and counts what it has written beyond `counted`.
-    fn news(
-        &self,
-        item: &Item,
-        striped: &Striped<Upload>,
-        (exclusive, is_marked, resumed): (bool, bool, u64),
-        counted: &mut u64,
-    ) -> News {
-        let (events, done) = {
-            let mut plan = striped.shared.plan();
-            let events: Vec<_> = std::iter::from_fn(|| plan.poll_event()).collect();
-            (events, plan.ranges().done_bytes())
-        };
-        let mut news = News {
-            wants: Vec::new(),
-            ended: None,
-            may_be_full: false,
-        };
-        for event in events {
-            match event {
-                UploadEvent::Read { id, offset, length } => news.wants.push(Want { id, offset, length }),
-                UploadEvent::Finished {
-                    length, attributes, ..
-                } => {
-                    news.ended = Some(match attributes {
-                        Ok(()) => Ended::Done(length),
-                        Err(status) => Ended::Unset(self.unset(item, &status)),
-                    });
-                }
-                UploadEvent::NotReplaced { refused, status } => {
-                    let bars = self.not_replaced(item, refused, &status);
-                    news.ended = Some(bars.map_or_else(Ended::Failed, Ended::InPlace));
-                }
-                // What an earlier attempt has left is worth nothing to such a server: it is begun anew.
-                UploadEvent::Damaged(status) if (!exclusive || is_marked) && !item.there.in_place => {
-                    news.ended = Some(Ended::Again(self.refused(item, status)));
-                }
-                UploadEvent::Damaged(status) => {
-                    news.ended = Some(Ended::Failed(self.refused(item, status)));
-                }
-                UploadEvent::Failed(status) => {
-                    news.may_be_full = status.code == sftp::StatusCode::FAILURE;
-                    news.ended = Some(self.failed(item, &status, exclusive, *counted - resumed));
-                }
-                _ => {}
-            }
-        }
-        let more = done.saturating_sub(*counted);
-        self.job.progress.kept(more);
-        self.job.flow.passed(more);
-        *counted = done.max(*counted);
-        news
-    }
-
-    /// A file that cannot get its name by renaming is written where it is to be. Returns what was said, where what was
-    /// written is not there any more.
-    ///
-    /// # Errors
-    /// It fails.
-    fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Result<Option<Status>, Reason> {
-        let needs_owner = refused == Refused::Owner && self.job.options.owners;
-        if needs_owner {
-            return Err(Reason {
-                obstacle: Some(Obstacle::Owner),
-                ..self.refused(item, status.clone()) + "; its owner could not be set"
-            });
-        }
-        if item.there.in_place {
-            return Err(self.refused(item, status.clone()));
-        }
-        if status.code == sftp::StatusCode::NO_SUCH_FILE {
-            // The server takes away what is closed; or somebody has moved it, and may have put something else where it was
-            // to be.
-            return Ok(Some(status.clone()));
-        }
-        if refused == Refused::Renaming {
-            self.job.renaming_is_refused(self.sessions.first().host(), status);
-        }
-        Ok(None)
-    }
-
     /// All bytes are there, and times or permissions are not as they were asked for.
     fn unset(&self, item: &Item, status: &Status) -> Reason {
         let path = self.shown(&self.final_path(item));
         format!("{path}: copied, but the server does not set its times and permissions: {status}").into()
-    }
-
-    /// Returns the meaning of an upload's failure before anything was written: the file could not be made.
-    fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
-        let message = self.refused(item, status.clone());
-        match status.code {
-            // An earlier attempt's file cannot be resumed: some servers write a file from its beginning only
-            // (rclone's), or take it away when it is opened again.
-            _ if !exclusive && !item.there.in_place && written == 0 => Ended::Again(message),
-            // The server took away what it was to open again.
-            sftp::StatusCode::NO_SUCH_FILE if written == 0 && item.there.existing.is_some() && !exclusive => {
-                Ended::Again(message)
-            }
-            _ if !exclusive || written > 0 => Ended::Failed(message),
-            // A directory that takes no new name, and a file in it that may be written.
-            sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace(None),
-            _ if self.may_be_unmade(status) => Ended::Unmade(status.clone()),
-            // The name has come to be taken, or the session ended while it was asked for.
-            sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
-            _ => Ended::Failed(message),
-        }
-    }
-
-    /// Returns whether a server may have refused the temporary name, or EXCL, and not the file itself: some
-    /// know no EXCL (npm ssh2-sftp-server's says that there is no such file), or take some names only.
-    fn may_be_unmade(&self, status: &Status) -> bool {
-        let is_refused = matches!(
-            status.code,
-            sftp::StatusCode::NO_SUCH_FILE
-                | sftp::StatusCode::PERMISSION_DENIED
-                | sftp::StatusCode::OP_UNSUPPORTED
-        );
-        is_refused
-            && !self.sessions.first().link().is_sftp_server()
-            && !self.job.no_last_names.load(Ordering::Relaxed)
     }
 
     /// Says what a server's bare "failure" means where its disk is full.
@@ -1494,65 +724,6 @@ impl<'a> Up<'a> {
         reason
     }
 
-    /// Looks for the part that an earlier attempt left, and returns the ranges that need not be sent: those that are
-    /// right, or the source's holes, which a new file has by itself.
-    async fn look_at_part(
-        &self,
-        item: &Item,
-        part: &Bytes,
-        source: &Source,
-        kept: bool,
-    ) -> Result<Part, Error> {
-        let directory = path::directory_and_name(part).0;
-        let left = async {
-            match kept {
-                true => self.look_in_turn(part).await,
-                false => Ok(None),
-            }
-        };
-        let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &directory));
-        let left = left?;
-        if let Some(left) = &left
-            // A longer one would have to be cut, which is not done alike by all servers.
-            && let Some(size) = left.size.filter(|size| (1..=item.size).contains(size))
-            && left.file_type() == Some(FileType::Regular)
-            // Sessions open it by its name, which others could give to something else in between.
-            && !exposed
-            && let Some(mut done) = self.same((item, size), part, source).await?
-        {
-            // A hole at the end of what is there hashes like the zeros that it is not.
-            done.retain_mut(|range| {
-                range.end = range.end.min(size);
-                !range.is_empty()
-            });
-            if !done.is_empty() {
-                let resumed = done.iter().map(|range| range.end - range.start).sum();
-                self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
-                return Ok(Part {
-                    done,
-                    adopted: true,
-                    exposed,
-                });
-            }
-        }
-        if left.is_some() {
-            // Nothing is lost: no other copy has this name. Where it cannot be removed, the file gets another one.
-            self.remove(part.clone()).await?;
-        }
-        let done = match source {
-            Source::Local(file) => {
-                let (file, size) = (file.clone(), item.size);
-                blocking(move || holes(&file, size)).await
-            }
-            Source::Server(_) | Source::Stream(_) => Vec::new(),
-        };
-        Ok(Part {
-            done,
-            adopted: false,
-            exposed,
-        })
-    }
-
     /// The ranges of what an earlier attempt left, so many bytes, that are the source's; `None` where it is not ours.
     async fn same(
         &self,
@@ -1599,44 +770,6 @@ fn looks(job: &Job, item: &Item) -> FileAttributes {
 async fn link_text(sessions: &Sessions, path: &Bytes) -> Result<Bytes, Error> {
     let read = |sftp: Sftp| async move { sftp.link_text(path).await };
     sessions.with(read).await
-}
-
-/// Makes a link, in the place of what has its name.
-async fn make_link(
-    sftp: &Sftp,
-    target: &Bytes,
-    path: &Bytes,
-    part: Bytes,
-    looks: &FileAttributes,
-    is_there: bool,
-) -> Result<(), Error> {
-    if !sftp.is_sftp_server().await? {
-        // Others rename what a link leads to, or do not replace one.
-        if is_there
-            && let Err(error) = sftp.remove(path).await
-            && !error.is_no_such_file()
-        {
-            return Err(error);
-        }
-        return sftp.symlink_exactly(target, path).await;
-    }
-    if let Err(error) = sftp.symlink(target, &part).await {
-        // What a copy that was killed has left makes way: should it be renamed later, it is a whole link all the same.
-        sftp.remove(&part).await.map_err(|_| error)?;
-        sftp.symlink(target, &part).await?;
-    }
-    let set = async {
-        // Older ones cannot.
-        if !looks.is_empty() {
-            let _ = sftp.lsetstat(&part, looks.clone()).await;
-        }
-    };
-    // Both requests are on their way at once.
-    let ((), renamed) = tokio::join!(set, sftp.rename(&part, path));
-    if renamed.is_err() {
-        let _ = sftp.remove(&part).await;
-    }
-    renamed
 }
 
 /// Sets what a name is to look like: of itself, should a link have taken its place, unless the user named it.
@@ -1704,29 +837,6 @@ fn name(kind: FileType) -> &'static str {
     }
 }
 
-/// The news from a plan.
-struct News {
-    /// The ranges to read from the source.
-    wants: Vec<Want>,
-    ended: Option<Ended>,
-    /// The server may have meant that its disk is full.
-    may_be_full: bool,
-}
-
-/// How an attempt to copy a large file ended.
-enum Ended {
-    Done(u64),
-    /// All of it is there, but not its times or permissions.
-    Unset(Reason),
-    Failed(Reason),
-    /// The file cannot be replaced as it is; what was said, where what was written is not there any more.
-    InPlace(Option<Status>),
-    /// The server made no file of a temporary name, and may make one of its last name.
-    Unmade(Status),
-    /// Another attempt may do better; why this one did not.
-    Again(Reason),
-}
-
 /// The attributes of a directory's name at the target, or the reason why they are unknown.
 type Look = Result<Option<FileAttributes>, Error>;
 
@@ -1751,14 +861,6 @@ enum Prepared {
     /// Its content decides; where it is the same, this is set.
     Compare(Changes),
     Done,
-}
-
-/// The part of a file that exists under its temporary name.
-struct Part {
-    done: Vec<Range<u64>>,
-    adopted: bool,
-    /// Others may give the name to another file.
-    exposed: bool,
 }
 
 fn permissions(mode: u32) -> FileAttributes {

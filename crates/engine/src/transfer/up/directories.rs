@@ -1,0 +1,204 @@
+//! Directories at the target: made, or entered if they are there.
+
+use std::collections::HashSet;
+use std::sync::{MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use trunkline_request::copy::{Changes, Obstacle};
+
+use super::super::compare::{Beside, Verdict, split, verdict};
+use super::super::item::Item;
+use super::super::there;
+use super::super::tree::Origin;
+use super::{AT_ONCE, Look, Up, permissions};
+use crate::error::Error;
+use crate::sftp::{FileAttributes, FileType, Sftp};
+
+impl Up<'_> {
+    /// Looks a directory's name up at the target and, if names are compared, lists the directory.
+    pub(super) async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
+        let path = self.path(target);
+        let looks_first = self.job.options.looks_first();
+        if looks_first && let Some(found) = self.survey.look_at(target).await {
+            // Nobody asks for it again.
+            let _ = self.job.there.take(target);
+            return Ok(Some(found));
+        }
+        // Never closed. Turns of their own: who prepares names does not go on with these meanwhile.
+        let _turn = self.listing.acquire().await.ok();
+        if !looks_first {
+            return self.look(&path).await;
+        }
+        let (found, listing) = tokio::join!(
+            self.look_below(target, &path),
+            there::listing(self.sessions, &self.job.there, &path)
+        );
+        let found = found?;
+        // What a link leads to is not in it.
+        if let (Some(FileType::Directory), Some(listing)) =
+            (found.as_ref().and_then(FileAttributes::file_type), listing?)
+        {
+            self.job.there.add(target, listing);
+        }
+        Ok(found)
+    }
+
+    /// Makes directories, outer ones before inner ones, and notes those that want to be finished.
+    ///
+    /// All are looked at before any is made: what is made in a directory that turns out to be a link would be made where the
+    /// link leads.
+    pub(super) async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<(), Error> {
+        let job = self.job;
+        let mut absent = Vec::new();
+        for (mut item, found) in directories {
+            let parent = job.tree.parent(&item.target);
+            let path = self.path(&item.target);
+            let found = if self.is_in_replacing(&item.target) {
+                Ok(None)
+            } else {
+                found
+            };
+            match found {
+                _ if parent.is_none() => job.progress.failed_below(item.target, &self.shown(&path)),
+                Ok(None) => {
+                    // So that what is to be in it is looked at, too.
+                    job.tree.hold(&item.target, Origin::Found);
+                    job.tree.touch(&item.target);
+                    item.changes = Changes::NEW;
+                    absent.push(item);
+                }
+                Ok(Some(found)) if found.file_type() == Some(FileType::Directory) => {
+                    job.tree.hold(&item.target, Origin::Found);
+                    if job.options.looks_first()
+                        && let Verdict::Stays(looks) = verdict(&job.options, &item, &Beside::from(&found))
+                    {
+                        job.progress.adjusted(&item, looks);
+                        item.is_right = looks.is_empty();
+                    } else {
+                        job.progress.copied(item.target.clone(), 0, Changes::default());
+                    }
+                    if job.options.preserve && !job.options.dry_run {
+                        job.finish.add(&item)?;
+                    }
+                }
+                Ok(Some(_)) if job.options.delete => {
+                    job.tree.hold(&item.target, Origin::Found);
+                    job.tree.touch(&item.target);
+                    item.changes = Changes::KIND;
+                    self.replacing().insert(item.target.clone());
+                    absent.push(item);
+                }
+                Ok(Some(found)) => {
+                    let what = match found.file_type() {
+                        Some(FileType::Symlink) => "a symbolic link",
+                        _ => "not a directory",
+                    };
+                    let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
+                    job.failed(item.target, message);
+                }
+                Err(error) => job.go_on_after(item.target, error)?,
+            }
+        }
+        if job.options.dry_run {
+            for item in absent {
+                job.tree.hold(&item.target, Origin::Made);
+                job.progress.would_copy(item);
+            }
+            return Ok(());
+        }
+        // Before any is made, which are on their way together.
+        for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
+            self.clear(item).await?;
+        }
+        // In order on one session: the server makes the outer one first.
+        let making = futures_util::stream::iter(absent)
+            .map(|item| async {
+                let new = self.make_directory(&item).await;
+                (item, new)
+            })
+            .buffered(AT_ONCE);
+        let mut making = std::pin::pin!(making);
+        while let Some((item, new)) = making.next().await {
+            match new {
+                Ok(new) => {
+                    let origin = if new { Origin::Made } else { Origin::Found };
+                    job.tree.hold(&item.target, origin);
+                    job.progress.copied(item.target.clone(), 0, item.changes);
+                    let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
+                    if job.options.preserve || masked {
+                        job.finish.add(&item)?;
+                    }
+                }
+                Err(error @ Error::File { .. }) => {
+                    let path = self.path(&item.target);
+                    let is_outermost = job.tree.parent(&item.target).is_some();
+                    job.tree.lose(&item.target);
+                    if !is_outermost {
+                        job.progress.failed_below(item.target, &self.shown(&path));
+                        continue;
+                    }
+                    let is_absent = error.is_no_such_file();
+                    let mut reason = self.with_room(&item, &path, None, error.into()).await;
+                    if is_absent {
+                        reason.obstacle = Some(Obstacle::NoDirectory);
+                    }
+                    job.failed(item.target, reason.of_directory());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory
+    /// fails.
+    async fn clear(&self, item: &Item) -> Result<(), Error> {
+        let path = self.path(&item.target);
+        match self
+            .job
+            .backups
+            .keep(self.sessions, self.root, (&path, &item.target))
+            .await
+        {
+            Ok(()) => self.remove(path).await,
+            Err(Error::File { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn replacing(&self) -> MutexGuard<'_, HashSet<Bytes>> {
+        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a directory is in one that takes the place of something else; then it is such a one, too.
+    fn is_in_replacing(&self, directory: &Bytes) -> bool {
+        let mut replacing = self.replacing();
+        let is_in = !replacing.is_empty() && replacing.contains(&split(directory).0);
+        if is_in {
+            replacing.insert(directory.clone());
+        }
+        is_in
+    }
+
+    /// Whether it was made now.
+    async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
+        let path = self.path(&item.target);
+        let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
+        let make = |sftp: Sftp| {
+            let path = path.clone();
+            async move {
+                match sftp.mkdir(&path, permissions(mode)).await {
+                    Ok(()) => Ok(true),
+                    // Version 3 has no status for "it is there".
+                    Err(error @ Error::File { .. }) => match sftp.lstat(&path).await {
+                        Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
+                        _ => Err(error),
+                    },
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        self.sessions.with(make).await
+    }
+}
