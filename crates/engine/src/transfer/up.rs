@@ -523,13 +523,13 @@ impl<'a> Up<'a> {
         Err(self.sessions.first().link().status_error("writing", path, status))
     }
 
-    // Small files.
+    // Parts of lost sessions.
 
     fn lost_parts(&self) -> MutexGuard<'_, Vec<(Bytes, Option<Arc<Own>>)>> {
         self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only now: a server that has not noticed the end of a session may make more of them meanwhile.
+    /// Removes them, at the end only: a server that has not noticed the end of a session may make more of them meanwhile.
     async fn remove_lost_parts(&self) -> Result<(), Error> {
         let mut parts = std::mem::take(&mut *self.lost_parts());
         if parts.is_empty() {
@@ -557,21 +557,21 @@ impl<'a> Up<'a> {
         }
     }
 
-    // Large files.
+    // Reasons for failures.
 
-    /// All bytes are there, and times or permissions are not as they were asked for.
+    /// Returns the reason for a whole file whose times or permissions were not set.
     fn unset(&self, item: &Item, status: &Status) -> Reason {
         let path = self.shown(&self.final_path(item));
         format!("{path}: copied, but the server does not set its times and permissions: {status}").into()
     }
 
-    /// Says what a server's bare "failure" means where its disk is full.
-    /// `left`: the bytes of the file that are still there, where they stay.
+    /// Replaces the reason if the server's bare "failure" means that its disk is full. `left` is the number of bytes of the file
+    /// that stay there, if any.
     async fn with_room(&self, item: &Item, path: &Bytes, left: Option<u64>, reason: Reason) -> Reason {
         self.no_room(item, path, left).await.unwrap_or(reason)
     }
 
-    /// Says that a server's disk is full, if it is.
+    /// Returns the reason for a full disk, if the server's disk is full.
     async fn no_room(&self, item: &Item, path: &Bytes, left: Option<u64>) -> Option<Reason> {
         if self.job.is_over() {
             // It was under way when that was found out.
