@@ -182,7 +182,7 @@ def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, directory: Pa
     program = (
         "import sys, trunkline\n"
         "box = trunkline.connect('box1', config=sys.argv[1], daemon=False)\n"
-        "box.start('sleep 1000')\n"
+        "box.start('echo begun; exec sleep 1000').stdout.readline()\n"
         "files = box.sftp()\n"
         "files.write_bytes(sys.argv[2], b'content-of-mine')\n"
         "box.get(sys.argv[2], sys.argv[2] + '.copy')\n"
@@ -194,7 +194,7 @@ def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, directory: Pa
     ends = {record["kind"]: record for record in trail.records() if record["event"] == "end"}
     assert set(ends) == {"session", "copy", "forwarding"}
     commands = {record.get("command"): record for record in trail.records() if record["event"] == "end"}
-    assert commands["sleep 1000"]["execution"] == "may have started"
+    assert commands["echo begun; exec sleep 1000"]["execution"] == "may have started"
     assert commands["sftp"]["execution"] == "finished"
     assert ends["copy"]["received_bytes"] == 15
     assert "of-mine" not in json.dumps(trail.records())
