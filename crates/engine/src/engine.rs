@@ -194,13 +194,12 @@ impl Engine {
             let host = request.destination.host.clone();
             return Err(Invalid::Elsewhere { host, difference }.into());
         }
-        if let Some(config) = self.inner.resolver.find_cached(request) {
-            // ssh runs what a Match exec names each time that it connects.
-            let connects =
-                self.find_connected(&config).is_none() && self.reasons_for_system_ssh(&config).is_empty();
-            if !connects || !self.inner.resolver.forget_aged(request) {
-                return Ok(config);
-            }
+        // ssh runs what a Match exec names each time that it connects.
+        let connects = |config: &HostConfig| {
+            self.find_connected(config).is_none() && self.reasons_for_system_ssh(config).is_empty()
+        };
+        if let Some(config) = self.inner.resolver.find_cached(request, connects) {
+            return Ok(config);
         }
         let config = self.inner.resolver.resolve(request).await?;
         for host in iter::successors(Some(&config), |host| host.jump.as_ref()) {

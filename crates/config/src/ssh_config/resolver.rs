@@ -320,8 +320,15 @@ impl Resolver {
     }
 
     /// Returns the cached answer, if it still holds. Checks files' times and runs nothing.
+    ///
+    /// An answer in which a foreign command took part a while ago is forgotten if its caller `connects`: what the command makes
+    /// for a log-in (a key, a certificate, a tunnel) may be gone. One for which the user was asked stays.
     #[must_use]
-    pub fn find_cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
+    pub fn find_cached(
+        &self,
+        request: &Request,
+        connects: impl FnOnce(&HostConfig) -> bool,
+    ) -> Option<Arc<HostConfig>> {
         let mut answers = vec![self.find_known(request)?];
         let mut behind = request.for_jump(answers[0].config.jump_hosts());
         while let Some(jump) = behind {
@@ -332,28 +339,16 @@ impl Resolver {
             behind = jump.for_jump(answer.config.jump_hosts());
             answers.push(answer);
         }
-        complete(&request.world, &answers)
-    }
-
-    /// Forgets answers in which a foreign command took part a while ago: what it makes for a log-in (a key, a certificate, a
-    /// tunnel) may be gone. Returns whether there were any. An answer for which the user was asked stays.
-    pub fn forget_aged(&self, request: &Request) -> bool {
-        let mut forgot = false;
-        let mut behind = Some(request.clone());
-        for _ in 0..=MOST_JUMPS {
-            let Some(answer) = behind.as_ref().and_then(|request| self.find_known(request)) else {
-                break;
-            };
-            let request = behind.take().expect("an answer was found for it");
-            if answer.is_aged() {
-                forgot = true;
-                if let Some(variants) = lock(&self.cache).get_mut(&request.question()) {
-                    variants.retain(|variant| !Arc::ptr_eq(variant, &answer));
-                }
-            }
-            behind = request.for_jump(answer.config.jump_hosts());
+        let config = complete(&request.world, &answers)?;
+        answers.retain(|answer| answer.is_aged());
+        if answers.is_empty() || !connects(&config) {
+            return Some(config);
         }
-        forgot
+        let is_aged = |known: &Arc<Answer>| answers.iter().any(|aged| Arc::ptr_eq(aged, known));
+        for (_, variants) in lock(&self.cache).iter_mut() {
+            variants.retain(|known| !is_aged(known));
+        }
+        None
     }
 
     /// Returns the cached answer to one request, without its jump hosts.

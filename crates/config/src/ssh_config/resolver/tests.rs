@@ -94,14 +94,14 @@ async fn ssh_is_asked_once_until_something_changes() {
     let mut place = Place::new("Include more\nHost db\n User one\n");
     place.count_runs();
     let resolver = Resolver::new();
-    assert!(resolver.find_cached(&place.request("db")).is_none());
+    assert!(resolver.find_cached(&place.request("db"), |_| false).is_none());
     for _ in 0..3 {
         assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "one");
     }
     assert_eq!(place.runs(), 1);
-    assert!(resolver.find_cached(&place.request("db")).is_some());
+    assert!(resolver.find_cached(&place.request("db"), |_| false).is_some());
     place.write("config", "Include more\nHost db\n User two\n");
-    assert!(resolver.find_cached(&place.request("db")).is_none());
+    assert!(resolver.find_cached(&place.request("db"), |_| false).is_none());
     assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "two");
     assert_eq!(place.runs(), 2);
 }
@@ -187,9 +187,9 @@ async fn a_foreign_match_exec_is_believed_only_in_the_same_world() {
         resolver.resolve(&place.request("db")).await.unwrap().user,
         "plain"
     );
-    assert!(resolver.find_cached(&place.request("db")).is_some());
+    assert!(resolver.find_cached(&place.request("db"), |_| false).is_some());
     place.world.env.insert("FLAG".into(), "1".into());
-    assert!(resolver.find_cached(&place.request("db")).is_none());
+    assert!(resolver.find_cached(&place.request("db"), |_| false).is_none());
     assert_eq!(
         resolver.resolve(&place.request("db")).await.unwrap().user,
         "flagged"
@@ -205,13 +205,13 @@ async fn who_connects_later_has_a_match_exec_run_anew() {
     let ran = || fs::read_to_string(place.path("ran")).unwrap().lines().count();
     let request = place.request("db");
     resolver.resolve(&request).await.unwrap();
-    assert!(!resolver.forget_aged(&request));
-    assert!(resolver.find_cached(&request).is_some());
+    assert!(resolver.find_cached(&request, |_| true).is_some());
     for variant in lock(&resolver.cache).get_mut(&request.question()).unwrap() {
         let variant = Arc::get_mut(variant).unwrap();
         variant.volatile.as_mut().unwrap().1 -= AGED_AFTER;
     }
-    assert!(resolver.forget_aged(&request));
+    assert!(resolver.find_cached(&request, |_| false).is_some());
+    assert!(resolver.find_cached(&request, |_| true).is_none());
     assert_eq!(ran(), 1);
     resolver.resolve(&request).await.unwrap();
     assert_eq!(ran(), 2);
@@ -351,7 +351,7 @@ async fn what_ssh_remarks_on_is_told_and_looked_at_again() {
     let after = resolver.resolve(&request).await.unwrap();
     assert!(after.remarks.is_empty());
     assert!(after.identity_files.iter().any(|file| file.path == key));
-    assert_eq!(resolver.find_cached(&request), Some(after));
+    assert_eq!(resolver.find_cached(&request, |_| false), Some(after));
 }
 
 /// Returns the sharing keys of a destination for two callers with different values of BOX.
@@ -363,7 +363,7 @@ async fn keys_of_two(config: &str, destination: &str) -> [super::super::SharingK
         place.world.env.insert("BOX".into(), value.into());
         let request = place.request(destination);
         let resolved = resolver.resolve(&request).await.unwrap();
-        assert_eq!(resolver.find_cached(&request), Some(resolved.clone()));
+        assert_eq!(resolver.find_cached(&request, |_| false), Some(resolved.clone()));
         keys.push(resolved.sharing_key());
     }
     [keys[0], keys[1]]
