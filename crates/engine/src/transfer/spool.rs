@@ -310,6 +310,14 @@ impl Names {
         });
     }
 
+    /// Finds a name among names in order, and returns its flags.
+    pub(super) fn find(names: &[u64], name: u64) -> Option<u64> {
+        let name = name & !Self::FLAGS;
+        let at = names.partition_point(|known| known & !Self::FLAGS < name);
+        let found = names.get(at).filter(|known| **known & !Self::FLAGS == name);
+        found.map(|found| found & Self::FLAGS)
+    }
+
     fn spill(&mut self) -> Result<(), Error> {
         self.seal();
         let mut all: Vec<Record> = Vec::new();

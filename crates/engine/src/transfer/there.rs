@@ -73,10 +73,7 @@ impl Listings {
             return Said::Nothing;
         };
         let found = listing.attributes(at);
-        listing.take(at);
-        if listing.left == 0 {
-            *listed = None;
-        }
+        listed.take_if(|listing| listing.take(at));
         found.map_or(Said::Unknown, Said::Has)
     }
 
@@ -92,10 +89,7 @@ impl Listings {
         let listing = listed.as_mut()?;
         let at = listing.find(&name)?;
         let found = listing.attributes(at).filter(is_such)?;
-        listing.take(at);
-        if listing.left == 0 {
-            *listed = None;
-        }
+        listed.take_if(|listing| listing.take(at));
         Some(found)
     }
 
@@ -196,9 +190,11 @@ impl Listing {
         (self.names[at].mode != TAKEN).then_some(at)
     }
 
-    fn take(&mut self, at: usize) {
+    /// Takes a name; returns whether it was the last one.
+    fn take(&mut self, at: usize) -> bool {
         self.names[at].mode = TAKEN;
         self.left -= 1;
+        self.left == 0
     }
 
     fn attributes(&self, at: usize) -> Option<FileAttributes> {

@@ -282,9 +282,7 @@ impl State {
             Some((of, known)) if of == directory => known,
             _ => self.names.names_in(directory)?,
         };
-        let at = known.partition_point(|known| known & !Names::FLAGS < name);
-        let found = known.get(at).filter(|known| **known & !Names::FLAGS == name);
-        let found = found.map(|found| found & Names::FLAGS);
+        let found = Names::find(&known, name);
         self.known[which] = Some((directory, known));
         Ok(found)
     }
@@ -309,10 +307,7 @@ impl KnownNames {
 
     /// Returns whether a source's name was copied; `None` if no source has it.
     pub(super) fn is_copied(&self, name: &[u8]) -> Option<bool> {
-        let name = self.hash(name) & !Names::FLAGS;
-        let at = self.names.partition_point(|known| known & !Names::FLAGS < name);
-        let found = self.names.get(at).filter(|known| **known & !Names::FLAGS == name);
-        found.map(|known| known & IS_LEFT == 0)
+        Names::find(&self.names, self.hash(name)).map(|flags| flags & IS_LEFT == 0)
     }
 
     /// Returns the hash of a name, which nobody else can know.
