@@ -922,27 +922,27 @@ async fn close(
     at_once: bool,
 ) -> Result<Reply, Error> {
     let Some(host) = host else {
-        let mut closed = engine.close(at_once, |_| true);
-        if let Some(masters) = masters {
-            closed.now += masters.close(at_once, |_| true).await;
-        }
-        return Ok(Reply::Closed(closed));
+        return Ok(close_chosen(engine, masters, at_once, |_| true).await);
     };
     let config = engine.resolve(&engine_request(host)).await?;
-    let same = |other: &HostConfig| config.is_same_account(other);
-    let mut closed = engine.close(at_once, same);
-    if let Some(masters) = masters {
-        closed.now += masters.close(at_once, same).await;
-    }
-    Ok(Reply::Closed(closed))
+    Ok(close_chosen(engine, masters, at_once, |other| config.is_same_account(other)).await)
 }
 
 /// Closes the connections with this sharing key.
 async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str, at_once: bool) -> Reply {
     let same = |host: &HostConfig| host.sharing_key().to_string() == sharing;
-    let mut closed = engine.close(at_once, same);
+    close_chosen(engine, masters, at_once, same).await
+}
+
+async fn close_chosen(
+    engine: &Engine,
+    masters: Option<&Masters>,
+    at_once: bool,
+    choose: impl Fn(&HostConfig) -> bool,
+) -> Reply {
+    let mut closed = engine.close(at_once, &choose);
     if let Some(masters) = masters {
-        closed.now += masters.close(at_once, same).await;
+        closed.now += masters.close(at_once, &choose).await;
     }
     Reply::Closed(closed)
 }

@@ -39,7 +39,8 @@ pub struct World {
     pub terminal: CallersTerminal,
 }
 
-/// The soft limits of setrlimit(2) that the daemon changes for itself and restores for programs that it runs.
+/// The soft limits of setrlimit(2) that the daemon restores for programs that it runs. Those on file sizes, CPU time and
+/// memory, which it raises for itself, are not among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// RLIMIT_NOFILE; `None` for no limit.

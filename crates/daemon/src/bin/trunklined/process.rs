@@ -6,11 +6,11 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Resets what a child inherits and can reset: the file mode mask, the priority and the out-of-memory score. Blocked
-/// signals need no reset, since Rust's `Command` does that. Limits stay, since a process may not raise them; control
-/// groups are the service manager's.
+/// signals need no reset, since Rust's `Command` does that. Soft limits on file sizes, CPU time and memory are raised to the
+/// hard ones, which a process may not raise; control groups are the service manager's.
 ///
 /// Files that others may read get their mode after they are created. Programs that run for a caller get the caller's
-/// mask and limits.
+/// mask and the limits that `World` has.
 pub(super) fn reset() {
     reset_umask();
     // Either may be forbidden; then all children had it before as well.
