@@ -111,8 +111,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const MEASURED: Duration = Duration::from_secs(1);
 /// The least bytes to measure a rate over: several requests.
 const ENOUGH: u64 = 1_000_000;
-/// The time compression gets to prove faster: sessions start, and the old ones finish their requests.
-const TRIAL: Duration = Duration::from_secs(8);
+/// The time in which sessions that compress start, and the old ones finish their requests.
+const STARTS: Duration = Duration::from_secs(8);
 /// No sample is taken above this rate, in bytes a second: no zlib keeps up. Debian's takes 43 MB/s of text.
 const HOPELESS: f64 = 250e6;
 /// The least gain that counts: rates vary by less from moment to moment.
@@ -214,7 +214,7 @@ impl Trial {
                 self.phase = Phase::Over;
                 Step::Wait
             }
-            (Phase::Compressing { since, .. }, _) if now.duration_since(since) > TRIAL => {
+            (Phase::Compressing { since, before }, _) if now.duration_since(since) > trial(before) => {
                 self.phase = Phase::Over;
                 Step::Return
             }
@@ -248,6 +248,12 @@ impl Trial {
         );
         (after < before * 2.0).then(|| rate(passed - first, now - from))
     }
+}
+
+/// Returns the time compression gets to prove faster than `before`, in bytes a second: at that rate, enough to measure passes
+/// in it.
+fn trial(before: f64) -> Duration {
+    STARTS + Duration::from_secs_f64(ENOUGH as f64 / before)
 }
 
 /// Returns whether compressing pays at this rate in bytes a second, with `left` bytes to go.
@@ -367,6 +373,18 @@ mod tests {
         let mut stuck = Copy::begun();
         stuck.compress();
         assert_eq!(stuck.runs(0.0, 20.0), [Step::Return]);
+    }
+
+    #[test]
+    fn over_a_link_where_enough_to_measure_takes_longer_compression_gets_longer() {
+        let before = ENOUGH as f64 / 20.0;
+        for (rate, end) in [(before * 1.5, vec![]), (before * 0.9, vec![Step::Return])] {
+            let mut copy = Copy::begun();
+            copy.trial.compress(copy.now, before);
+            // The sessions start.
+            assert_eq!(copy.runs(before / 10.0, 5.0), []);
+            assert_eq!(copy.runs(rate, 60.0), end);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// measurement that is not preceded by that would take the queue for distance and grow without end. A path that becomes
 /// longer on the way is served by the factor of two.
 ///
-/// The unit is the caller's: bytes for one file, files for many.
+/// The unit is bytes; of many files, each counts as its [`weight`].
 #[derive(Debug)]
 pub(super) struct Pace {
     /// The bytes in flight until a rate is known.
@@ -33,6 +33,14 @@ pub(super) struct SendMark {
     amount: u64,
     at: Instant,
     delivered: u64,
+}
+
+/// The least that a small file counts as: its requests are work, however little they carry.
+pub(super) const FILE: u64 = 4096;
+
+/// Returns what a small file of this length counts as.
+pub(super) fn weight(length: u64) -> u64 {
+    length.max(FILE)
 }
 
 /// Round trips after which a rate that was not reached again begins to be forgotten.
