@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nkeys::KeyPair;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use trunkline_control::place::Place;
 use trunkline_control::protocol::ExitStatus;
 use trunkline_control::socket::{FrameReader, FrameWriter};
@@ -30,6 +31,9 @@ use sink::HostSink;
 
 /// The interval at which positions are stored.
 const KEEP: Duration = Duration::from_millis(200);
+
+/// The time for finishing the message that is being written when following ends: a FIFO may have no reader.
+const LAST_MESSAGE: Duration = Duration::from_secs(1);
 
 /// Submits a stream.
 pub(crate) async fn submit(
@@ -106,6 +110,7 @@ pub(crate) async fn converse(
         follower: Arc::new(follower),
         positions,
         tasks: JoinSet::new(),
+        leaving: CancellationToken::new(),
         told,
         to,
         mark,
@@ -146,6 +151,8 @@ struct Following {
     follower: Arc<Follower>,
     positions: Option<Positions>,
     tasks: JoinSet<()>,
+    /// Ends the tasks between two messages.
+    leaving: CancellationToken,
     /// The reports of tasks.
     told: mpsc::Receiver<FleetReply>,
     to: Option<String>,
@@ -183,6 +190,7 @@ impl Following {
                 lost: None,
                 sink,
                 position: self.positions.as_ref().map(|positions| positions.host(place)),
+                leaving: self.leaving.clone(),
                 replies: replies.clone(),
             };
             self.tasks.spawn(async move {
@@ -242,6 +250,10 @@ impl Following {
     }
 
     async fn end(&mut self) {
+        self.leaving.cancel();
+        let ending = async { while self.tasks.join_next().await.is_some() {} };
+        // What is written and not noted would be written twice.
+        let _ = tokio::time::timeout(LAST_MESSAGE, ending).await;
         self.tasks.shutdown().await;
         if let Some(positions) = &mut self.positions {
             // Output after a lost position is repeated.
@@ -264,17 +276,19 @@ struct HostTask {
     lost: Option<String>,
     sink: HostSink,
     position: Option<Arc<HostPosition>>,
+    leaving: CancellationToken,
     replies: mpsc::Sender<FleetReply>,
 }
 
 impl HostTask {
-    /// Returns `None` if the client has left.
+    /// Returns `None` if the client has left, or leaves.
     async fn run(mut self) -> Option<()> {
         if let Some(gap) = self.gap.clone() {
             self.news(StreamNews::Gap(gap)).await?;
         }
-        loop {
-            match self.reader.next().await {
+        let leaving = self.leaving.clone();
+        while let Some(read) = leaving.run_until_cancelled(self.reader.next()).await {
+            match read {
                 Read::Piece { lost, piece } => {
                     if lost > 0 {
                         let words = format!(
@@ -291,11 +305,12 @@ impl HostTask {
                         self.news(StreamNews::Failed("the stream was cancelled".into()))
                             .await?;
                     }
-                    self.sink.wait_until_taken().await;
+                    leaving.run_until_cancelled(self.sink.wait_until_taken()).await?;
                     return self.news(StreamNews::Over(is_success)).await;
                 }
             }
         }
+        None
     }
 
     async fn piece(&mut self, piece: Piece) -> Option<()> {
