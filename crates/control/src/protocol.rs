@@ -28,7 +28,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon only serves clients of its own version; see [`Reply::Welcome`].
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 
 /// The longest frame, without its length. The largest thing in a frame is the caller's environment.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::getrlimit;
 use tokio::process::Command;
 
-use trunkline_request::{Limits, World, current_umask};
+use trunkline_request::{LIMITED, Limits, World, current_umask};
 
 /// Returns the command for `program` in `world`. The caller adds arguments and streams.
 pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
@@ -43,6 +43,10 @@ fn shell_command(script: &str, program: &OsStr) -> Command {
         let _ = write!(script, "exec {fd}>&-; ");
     }
     let mut command = Command::new(if large { "/bin/bash" } else { "/bin/sh" });
+    if large {
+        // As a POSIX shell, in whose units limits are counted.
+        command.arg("--posix");
+    }
     command
         .arg("-c")
         .arg(format!("{script}exec \"$@\""))
@@ -82,17 +86,15 @@ fn restore_commands(world: &World) -> Option<String> {
     if world.umask != current_umask() {
         let _ = write!(script, "umask {:04o}; ", world.umask & 0o7777);
     }
-    let ours = Limits::current();
-    // A limit above this process's maximum is left as it is.
-    if let Some(files) = world.limits.files.filter(|_| world.limits.files != ours.files) {
-        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        let _ = write!(script, "ulimit -S -n {} 2>/dev/null; ", files.min(most));
-    }
-    if world.limits.core != ours.core {
-        // POSIX shells count in blocks of 512 bytes.
-        let blocks = world.limits.core.map(|bytes| (bytes / 512).to_string());
-        let blocks = blocks.as_deref().unwrap_or("unlimited");
-        let _ = write!(script, "ulimit -S -c {blocks} 2>/dev/null; ");
+    let limits = LIMITED.iter().zip(world.limits.0).zip(Limits::current().0);
+    for ((&(resource, option, unit), wanted), _) in limits.filter(|((_, wanted), ours)| wanted != ours) {
+        // A limit above this process's maximum is that maximum.
+        let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let limit = match wanted.unwrap_or(u64::MAX).min(most) {
+            u64::MAX => "unlimited".to_owned(),
+            limit => (limit / unit).to_string(),
+        };
+        let _ = write!(script, "ulimit -S -{option} {limit} 2>/dev/null; ");
     }
     (!script.is_empty()).then_some(script)
 }
@@ -119,17 +121,14 @@ mod tests {
         world.cwd = "/tmp".into();
         world.env.insert("OF_THE_CALLER".into(), "here".into());
         world.umask = 0o027;
-        world.limits = Limits {
-            files: Some(64),
-            core: Some(0),
-        };
-        let shown = run_and_read(
-            &world,
-            "umask; pwd; ulimit -S -n; ulimit -S -c; echo $OF_THE_CALLER; echo \"$@\"",
-        )
-        .await;
+        world.limits = Limits([64, 0, 1024 * 512, 900, 1 << 34, 1 << 33].map(Some));
+        let script = "umask; pwd; for limit in n c f t v d; do ulimit -S -$limit; done; echo $OF_THE_CALLER; echo \"$@\"";
+        let shown = run_and_read(&world, script).await;
         let lines: Vec<&str> = shown.lines().map(str::trim).collect();
-        assert_eq!(lines, ["0027", "/tmp", "64", "0", "here", "a b $(c)"]);
+        let limits = ["64", "0", "1024", "900", "16777216", "8388608"];
+        assert_eq!(lines[..2], ["0027", "/tmp"]);
+        assert_eq!(lines[2..8], limits);
+        assert_eq!(lines[8..], ["here", "a b $(c)"]);
     }
 
     #[tokio::test]

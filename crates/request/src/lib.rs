@@ -31,7 +31,7 @@ pub use prompt::PromptKind;
 pub use waiting::Waiting;
 pub use world::terminal::{CallersTerminal, Lend, Line};
 pub use world::vantage::{Difference, Vantage};
-pub use world::{Limits, World, current_umask};
+pub use world::{LIMITED, Limits, World, current_umask};
 
 /// Set in the environment of every `ssh -G`. A `trunkline up` that is run by a `Match exec` must then succeed at once
 /// without doing anything: otherwise the engine would ask itself forever. It succeeds so that the result is the

@@ -39,24 +39,26 @@ pub struct World {
     pub terminal: CallersTerminal,
 }
 
-/// The soft limits of setrlimit(2) that the daemon restores for programs that it runs. Those on file sizes, CPU time and
-/// memory, which it raises for itself, are not among them.
+/// The soft limits of setrlimit(2) that the daemon restores for programs that it runs, in the order of [`LIMITED`]; `None` for
+/// no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Limits {
-    /// RLIMIT_NOFILE; `None` for no limit.
-    pub files: Option<u64>,
-    /// RLIMIT_CORE, in bytes; `None` for no limit.
-    pub core: Option<u64>,
-}
+pub struct Limits(pub [Option<u64>; LIMITED.len()]);
+
+/// The resources of [`Limits`], with the option and the unit of a POSIX shell's `ulimit`.
+pub const LIMITED: [(Resource, char, u64); 6] = [
+    (Resource::Nofile, 'n', 1),
+    (Resource::Core, 'c', 512),
+    (Resource::Fsize, 'f', 512),
+    (Resource::Cpu, 't', 1),
+    (Resource::As, 'v', 1024),
+    (Resource::Data, 'd', 1024),
+];
 
 impl Limits {
     /// Returns those of this process.
     #[must_use]
     pub fn current() -> Self {
-        Self {
-            files: getrlimit(Resource::Nofile).current,
-            core: getrlimit(Resource::Core).current,
-        }
+        Self(LIMITED.map(|(resource, ..)| getrlimit(resource).current))
     }
 }
 

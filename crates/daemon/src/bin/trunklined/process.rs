@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// hard ones, which a process may not raise; control groups are the service manager's.
 ///
 /// Files that others may read get their mode after they are created. Programs that run for a caller get the caller's
-/// mask and the limits that `World` has.
+/// mask and soft limits.
 pub(super) fn reset() {
     reset_umask();
     // Either may be forbidden; then all children had it before as well.

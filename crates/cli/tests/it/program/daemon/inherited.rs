@@ -86,6 +86,7 @@ const TELL: &str = r#"#!/bin/sh
     pwd
     ulimit -S -n
     ulimit -S -c
+    ulimit -S -t
     grep -E '^Sig(Ign|Blk)' /proc/self/status
 } > "$1"
 "#;
@@ -120,7 +121,7 @@ fn what_the_daemon_runs_has_its_own_callers_world_and_three_descriptors() {
     fs::create_dir(&elsewhere).unwrap();
     let mut second = home.shell(
         &server,
-        "umask 0027; cd \"$DIRECTORY\"; ulimit -S -n 99; ulimit -S -c 0; exec \"$T\" ssh -F \"$CONFIG\" \"$@\"",
+        "umask 0027; cd \"$DIRECTORY\"; ulimit -S -n 99; ulimit -S -c 0; ulimit -S -t 99999; exec \"$T\" ssh -F \"$CONFIG\" \"$@\"",
     );
     second
         .env("DIRECTORY", &elsewhere)
@@ -139,7 +140,7 @@ fn what_the_daemon_runs_has_its_own_callers_world_and_three_descriptors() {
         for expected in [
             "\n0027\n".to_owned(),
             format!("\n{}\n", elsewhere.display()),
-            "\n99\n0\n".to_owned(),
+            "\n99\n0\n99999\n".to_owned(),
         ] {
             assert!(
                 said.contains(&expected),
