@@ -512,7 +512,11 @@ fn make_directory(
         }
         None => {
             job.tree.touch(&item.target);
-            let changes = if new { Changes::NEW } else { Changes::default() };
+            let changes = match verdict {
+                Verdict::Copy(changes) if new => changes,
+                _ if new => Changes::NEW,
+                _ => Changes::default(),
+            };
             job.progress.copied(item.target.clone(), 0, changes);
         }
     }

@@ -1909,6 +1909,8 @@ async fn a_mirror_follows_its_source_and_says_why() {
         let source = place.path().join(format!("source-{upload}"));
         let target = place.path().join(format!("target-{upload}"));
         plant_oddities(&source);
+        std::fs::create_dir(source.join("was a directory")).unwrap();
+        std::fs::write(source.join("was a directory/inner"), "inner").unwrap();
         std::fs::create_dir(&target).unwrap();
         let (from, to) = ends(&host, upload, &source.join("."), &target);
         copy_to_end(&from, &to, &mirror()).await;
@@ -1930,6 +1932,11 @@ async fn a_mirror_follows_its_source_and_says_why() {
         std::fs::remove_file(source.join("to a directory")).unwrap();
         symlink("empty", source.join("to a directory")).unwrap();
         std::fs::remove_file(source.join("deep/small-23")).unwrap();
+        std::fs::remove_file(source.join("deep/small-24")).unwrap();
+        std::fs::create_dir(source.join("deep/small-24")).unwrap();
+        std::fs::write(source.join("deep/small-24/inner"), "inner").unwrap();
+        std::fs::remove_dir_all(source.join("was a directory")).unwrap();
+        std::fs::write(source.join("was a directory"), "file").unwrap();
         for directory in [".", "deep", "deep/er", "deep/small-21"] {
             let time = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
             std::fs::File::open(source.join(directory))
@@ -1950,7 +1957,12 @@ async fn a_mirror_follows_its_source_and_says_why() {
             ("deep/small-21", "size,time"),
             ("deep/small-22", "mode"),
             ("deep/small-23", "deleted"),
+            ("deep/small-24", "kind"),
+            ("deep/small-24/inner", "new"),
             ("to a directory", "content"),
+            ("was a directory", "deleted"),
+            ("was a directory", "kind"),
+            ("was a directory/inner", "deleted"),
         ];
         let expected = expected.map(|(path, why)| (path.to_owned(), why.to_owned()));
         assert_eq!(changes(&from, &to, &dry).await, expected, "upload: {upload}");
