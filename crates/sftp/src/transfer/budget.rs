@@ -1,16 +1,16 @@
-//! [`NameBudget`]: how much memory the names of listings take.
+//! [`NameBudget`]: a limit on the memory that the names of listings take.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The memory limit for names that servers list, in all walks and copies that share it: names that were asked for, that wait
-/// to be taken, directories that wait to be read, and what copies keep. A server may make up names without end, and many
-/// servers may.
+/// The memory limit for names that servers list, shared by walks and copies. It covers requested names, names that wait to be
+/// taken, directories that wait to be read, and names that copies keep. A server may make up names without end, and many servers
+/// may.
 ///
-/// Nobody waits for another's part. A walk that finds it used up asks for one answer at a time, once all was taken that it has
-/// told; what a copy keeps is written to a temporary file, or asked for again. So each of them can end, whatever the others
-/// hold.
+/// No user of the budget waits for another's part. When the budget is used up, a walk requests one answer at a time, after all
+/// its earlier names were taken. A copy writes the names that it keeps to a temporary file, or requests them again. So each of
+/// them can finish, whatever the others hold.
 #[derive(Clone)]
 pub struct NameBudget(Arc<Budget>);
 
@@ -21,14 +21,14 @@ struct Budget {
     spooled: AtomicUsize,
 }
 
-/// So many times the limit may be in temporary files.
+/// The limit for temporary files, as a multiple of the memory limit.
 const SPOOLED: usize = 16;
 
-/// For whoever says nothing else.
+/// The default limit.
 const MOST: usize = 64 * 1024 * 1024;
 
 impl NameBudget {
-    /// So many bytes.
+    /// Returns a budget of `most` bytes.
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Budget {
             most,
@@ -43,30 +43,32 @@ impl NameBudget {
         self.0.most
     }
 
-    /// Returns the used part of it. It may be more for as long as an answer takes that was larger than any before.
+    /// Returns the number of bytes that walks hold. It may exceed the limit while an answer is processed that is larger than any
+    /// before.
     pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Returns what is kept of names that were processed.
+    /// Returns the number of bytes that are kept of processed names.
     pub fn kept_bytes(&self) -> usize {
         self.0.kept.load(Ordering::Relaxed)
     }
 
-    /// Returns whether there is room for names that can be asked for later as well: half is left for what cannot be put
-    /// off.
+    /// Returns whether there is room for names that can also be requested later. Half of the room is left for names that cannot
+    /// wait.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         let room = (self.0.most.saturating_sub(self.kept_bytes()) / 2).max(self.0.most / 8);
         self.taken().saturating_add(bytes) <= room
     }
 
-    /// Takes so many bytes for what can be kept elsewhere as well, until they are [given back](Self::give_back); a quarter is
-    /// left for what cannot. Returns whether there was room for them.
+    /// Reserves memory for data that can also be kept elsewhere, until it is [given back](Self::give_back). A quarter of the
+    /// limit is left for data that cannot. Returns whether there was room.
     pub fn keep(&self, bytes: usize) -> bool {
         self.keep_within(bytes, (self.0.most / 4 * 3).saturating_sub(self.taken()))
     }
 
-    /// The same for what has to be in memory, whatever listings hold for the moment: a copy that has no room for it fails.
+    /// Reserves memory for data that has to be in memory, whatever listings hold for the moment. A copy fails if there is no
+    /// room.
     pub fn must_keep(&self, bytes: usize) -> bool {
         self.keep_within(bytes, self.0.most)
     }
@@ -79,12 +81,12 @@ impl NameBudget {
             .is_ok()
     }
 
-    /// Gives back what was kept.
+    /// Gives back reserved memory.
     pub fn give_back(&self, bytes: usize) {
         self.0.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes so many bytes of temporary files: sixteen times the limit, for all who share it. Returns whether there was room.
+    /// Reserves space in temporary files: sixteen times the limit, for all users of the budget. Returns whether there was room.
     pub fn spool(&self, bytes: usize) -> bool {
         let most = self.0.most.saturating_mul(SPOOLED);
         let add = |spooled: usize| spooled.checked_add(bytes).filter(|spooled| *spooled <= most);
@@ -94,7 +96,7 @@ impl NameBudget {
             .is_ok()
     }
 
-    /// Gives back what temporary files took.
+    /// Gives back space in temporary files.
     pub fn unspool(&self, bytes: usize) {
         self.0.spooled.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -132,7 +134,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn of(budget: NameBudget) -> Self {
+    pub(super) fn new(budget: NameBudget) -> Self {
         Self { budget, taken: 0 }
     }
 
@@ -140,7 +142,7 @@ impl Share {
         &self.budget
     }
 
-    /// Sets its present use.
+    /// Sets the memory that the walk uses now.
     pub(super) fn set(&mut self, taken: usize) {
         self.budget.change(self.taken, taken);
         self.taken = taken;
@@ -160,7 +162,7 @@ mod tests {
     #[test]
     fn what_listings_hold_for_the_moment_fails_no_copy() {
         let budget = NameBudget::new(1024);
-        let mut listing = Share::of(budget.clone());
+        let mut listing = Share::new(budget.clone());
         listing.set(4096);
         assert!(!budget.keep(1));
         assert!(budget.must_keep(1024) && !budget.must_keep(1));

@@ -22,24 +22,24 @@ use crate::status::{Status, StatusCode};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DownloadOptions {
-    /// The file.
+    /// The file to download.
     pub path: Bytes,
-    /// Its size if a directory told it; a wrong one costs time only.
+    /// The file's size, if a listing told it. A wrong size costs only time.
     pub size: Option<u64>,
     /// Stop before this offset instead of at the file's end.
     pub end: Option<u64>,
-    /// Start at this offset: what lies before is not looked at.
+    /// The offset to start at. Bytes before it are not read.
     pub start: u64,
-    /// Ranges at or behind `start` that an earlier attempt brought, as [`Ranges::done`] told them.
+    /// Ranges at or after `start` that an earlier attempt downloaded, as [`Ranges::done`] returned them.
     pub done: Vec<Range<u64>>,
-    /// Bytes that may be under way or wait in [`Download::poll_event`]; at least one read is.
+    /// The most bytes in flight or waiting in [`Download::poll_event`]. One read is always allowed.
     pub memory: usize,
-    /// Tell blocks of 4 KiB of zeros as [`DownloadEvent::Zeros`].
+    /// Report blocks of 4 KiB of zeros as [`DownloadEvent::Zeros`].
     pub sparse: bool,
 }
 
 impl DownloadOptions {
-    /// The whole of a file.
+    /// Returns options to download a whole file.
     pub fn new(path: impl Into<Bytes>) -> Self {
         Self {
             path: path.into(),
@@ -53,53 +53,53 @@ impl DownloadOptions {
     }
 }
 
-/// Something that a download brought.
+/// An event of a download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DownloadEvent {
-    /// The file's attributes when it was opened; comes at most once, and not if the server does not tell.
+    /// The file's attributes when it was opened. Sent at most once, and only if the server returns them.
     Attributes(FileAttributes),
-    /// Bytes of the file, in no order.
+    /// Bytes of the file, in no particular order.
     Data {
-        /// Their place in the file.
+        /// Their offset in the file.
         offset: u64,
         /// The bytes.
         data: Data,
     },
-    /// Zeros, in whole blocks of 4 KiB: a hole may be left there. Only with [`DownloadOptions::sparse`].
+    /// Zeros, in whole blocks of 4 KiB: the copy may have a hole there. Only with [`DownloadOptions::sparse`].
     Zeros {
-        /// The beginning.
+        /// The offset in the file.
         offset: u64,
         /// The length.
         length: u64,
     },
-    /// A worker beside others takes no part.
+    /// A worker dropped out; the others continue.
     WorkerLost(WorkerId, WorkerLoss),
-    /// All bytes have come. The file may have grown meanwhile.
+    /// All bytes have arrived. The file may have grown meanwhile.
     Finished {
-        /// The end of the file; data that was written behind it has to be cut off.
+        /// The end of the file. Truncate data that was written past it.
         length: u64,
-        /// Whether `length` is more than the file had when it was opened.
+        /// Whether the file was shorter when it was opened.
         grown: bool,
     },
-    /// The server failed. What was downloaded is in [`Download::ranges`]; nothing more comes.
+    /// The download failed. [`Download::ranges`] has the downloaded ranges. This is the last event.
     Failed(Status),
 }
 
 /// The download of one file as a state machine without I/O.
 ///
-/// As many bytes are asked for at once as the rate and the distance of each worker are worth, bounded by
-/// [`DownloadOptions::memory`]. A read that comes back short is asked for again from where it stopped; only the
-/// server's "end of file" says where a file ends, and it may not say so before the size that FSTAT told. Several workers get stripes of the file; a worker with nothing to do takes half of
-/// another's stripe, and what a lost worker had comes back to the others.
+/// The number of bytes in flight follows from the rate and the distance of each worker, bounded by [`DownloadOptions::memory`].
+/// After a short read the rest of its range is requested again. Only the server's "end of file" marks the end of a file, and it
+/// may not come before the size that FSTAT told. Several workers get stripes of the file. An idle worker takes half of another's
+/// stripe, and the ranges of a lost worker go to the others.
 pub struct Download {
     options: DownloadOptions,
     ranges: Ranges,
     workers: Workers<Purpose, Reading>,
-    /// Size and modification time at the first worker that told them.
+    /// Size and modification time, from the first worker that received them.
     identity: Option<Identity>,
     events: VecDeque<DownloadEvent>,
-    /// Bytes in `events`, and bytes asked for on all workers.
+    /// Bytes in `events`, and bytes requested by all workers.
     held: usize,
     under_way: usize,
     over: bool,
@@ -114,7 +114,7 @@ type Worker = worker::Worker<Purpose, Reading>;
 struct Reading {
     /// Whether the worker's file is known to be the same as the others'.
     trusted: bool,
-    /// The ranges that this worker has to ask for: short reads first, then the rest of its stripe.
+    /// The ranges for this worker to request: the rest of short reads first, then the rest of its stripe.
     short: VecDeque<Range<u64>>,
     stripe: Range<u64>,
 }
@@ -122,7 +122,7 @@ struct Reading {
 enum Purpose {
     Open,
     Fstat,
-    /// Once more, since reading ended before the size.
+    /// FSTAT again, since reading ended before the size.
     FstatAgain,
     Read {
         range: Range<u64>,
@@ -130,11 +130,11 @@ enum Purpose {
     },
 }
 
-/// The largest stripe, so that workers of different speed end together.
+/// The largest stripe. The limit lets workers of different speeds end together.
 const LARGEST_STRIPE: u64 = 32 * 1024 * 1024;
 
 impl Download {
-    /// A download that begins when it has a worker and is driven.
+    /// Returns a download. It begins when it has a worker and is driven.
     pub fn new(options: DownloadOptions) -> Self {
         let mut ranges = Ranges::new(options.start);
         options
@@ -160,13 +160,13 @@ impl Download {
         }
     }
 
-    /// Returns the downloaded ranges: with [`Ranges::done`] a later attempt resumes from there.
+    /// Returns the downloaded ranges. A later attempt resumes from their [`Ranges::done`].
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Returns whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was given out or waits. Each worker
-    /// wants to be driven once more then, to close its file.
+    /// Returns whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was returned or is queued. Drive each worker once
+    /// more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -174,7 +174,7 @@ impl Download {
 
 impl Striped for Download {
     fn add_worker(&mut self) -> WorkerId {
-        // The first shows what the file is.
+        // The first worker determines the file's identity.
         let trusted = self.workers.iter().next().is_none();
         self.workers.add(Reading {
             trusted,
@@ -210,7 +210,7 @@ impl Plan for Download {
             return;
         };
         if worker.retired {
-            // The rest of what came back short too.
+            // Short reads may have left more ranges since the worker was retired.
             worker.give_back(&mut self.ranges);
         }
         if self.over || worker.retired && worker.asked.is_empty() {
@@ -271,7 +271,7 @@ impl Plan for Download {
                 if worker.work.trusted {
                     self.handle_data(id, range, outcome);
                 } else {
-                    // Overtook the answer to FSTAT, which says whether it is worth anything.
+                    // The data overtook the answer to FSTAT, which shows whether it belongs to the same file.
                     self.ranges.give_back(range);
                 }
             }
@@ -288,7 +288,7 @@ impl Plan for Download {
         Some(event)
     }
 
-    /// With none left the download waits for a new worker.
+    /// Leaves the worker's ranges to the others. With no worker left, the download waits for a new one.
     fn lose_worker(&mut self, worker: WorkerId) {
         self.abandon(worker);
     }
@@ -309,8 +309,8 @@ impl Download {
         !worker.retired && worker.pace.has_room(0) && (used == 0 || used < self.options.memory)
     }
 
-    /// The next range for a worker to read, at most a piece: of its short reads, its stripe, a new stripe, or half of the
-    /// longest stripe of another worker.
+    /// Returns the next range for a worker to read, at most a piece, from its short reads, its stripe, a new stripe, or half of
+    /// the longest stripe of another worker.
     fn next_range(&mut self, id: WorkerId, piece: u64) -> Option<Range<u64>> {
         let end = self.ranges.end().unwrap_or(u64::MAX);
         let worker = &mut self.workers[id].work;
@@ -332,8 +332,8 @@ impl Download {
         Some(range)
     }
 
-    /// A worker alone reads piece by piece. Workers beside each other get stripes, since servers read ahead in files; four
-    /// for each worker, so that a slow one does not hold the end back.
+    /// Returns the length of a stripe. A worker alone reads piece by piece. Several workers get stripes, since servers read ahead
+    /// in files; four for each worker, so that a slow one does not delay the end.
     fn stripe_length(&self, piece: u64) -> u64 {
         let workers = self.workers.taking_part() as u64;
         if workers < 2 {
@@ -387,7 +387,7 @@ impl Download {
                     self.fail(status);
                 }
             }
-            // The client gives the kind of reply that belongs to a request, or a status.
+            // The client returns the kind of reply that belongs to a request, or a status.
             Ok(_) => worker.state = WorkerState::Gone,
         }
     }
@@ -396,7 +396,7 @@ impl Download {
         let worker = &mut self.workers[id];
         let attributes = match outcome {
             Ok(Reply::Attributes(attributes)) => attributes,
-            // Without attributes only the first worker can be believed to read the file.
+            // Without attributes, only the first worker is trusted to read the file.
             _ if worker.work.trusted => return,
             _ => return self.distrust(id, client),
         };
@@ -413,7 +413,7 @@ impl Download {
             }
         }
         let regular = matches!(attributes.file_type(), None | Some(FileType::Regular));
-        // Devices and the files of /proc say 0, which says nothing.
+        // Devices and files in /proc report the size 0, whatever they hold.
         if let Some(size) = attributes.size.filter(|size| *size > 0 && regular) {
             self.ranges.expect_end(size);
         }
@@ -426,7 +426,7 @@ impl Download {
             self.events
                 .push_back(DownloadEvent::WorkerLost(id, WorkerLoss::AnotherFile));
         } else {
-            // Those that had the file open were lost: nobody can open it any more.
+            // The workers that had the file open were lost, and it can no longer be opened.
             let message = "another file is there than when it was begun with, or it was written to";
             self.fail(Status::local(StatusCode::FAILURE, message));
         }
@@ -482,7 +482,7 @@ impl Download {
 
     fn finish_if_complete(&mut self, id: WorkerId, client: &mut Client) {
         let is_open = |worker: &Worker| matches!(worker.state, WorkerState::Open(_));
-        // A file that is known to hold nothing to read must still prove that it can be opened.
+        // A file with nothing to read must still be opened, to show that it can be.
         let opened = self.workers.iter().any(|(_, worker)| is_open(worker));
         if self.over || !opened || !self.ranges.is_complete() {
             return;
@@ -504,7 +504,7 @@ impl Download {
         }
     }
 
-    /// The size that the file had when it was opened, where all of it is wanted.
+    /// Returns the size that the file had when it was opened, if all of it is requested.
     fn told_size(&self) -> Option<u64> {
         let told = self.identity.and_then(|(size, _)| size);
         told.filter(|_| self.options.end.is_none())
@@ -517,9 +517,8 @@ impl Download {
         self.events.push_back(DownloadEvent::Finished { length, grown });
     }
 
-    /// The file ended before its size. Another program has cut it, or the server ended it too early: either way this is not
-    /// what was asked for. Only of OpenSSH's sftp-server it is known that neither is true where the size is still the same:
-    /// files of /sys are that short.
+    /// Handles a file that ended before its size. Either another program has truncated it, or the server ended it too early: the
+    /// download fails. OpenSSH's sftp-server alone is trusted if the size is still the same: files in /sys are that short.
     fn handle_early_end(&mut self, client: &Client, outcome: &Outcome) {
         let (told, length) = (self.told_size(), self.ranges.end().unwrap_or_default());
         let Some(told) = told.filter(|_| !self.over && self.ranges.is_complete()) else {
@@ -543,7 +542,7 @@ impl Download {
         }
     }
 
-    /// Takes everything from a worker; its file and what was asked for.
+    /// Takes all work from a worker. Returns its file and its requests.
     fn abandon(&mut self, id: WorkerId) -> (Option<Handle>, Vec<RequestId>) {
         let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
@@ -568,7 +567,7 @@ impl Download {
 }
 
 impl Worker {
-    /// Gives back what it was to ask for.
+    /// Gives back the ranges that the worker has not requested yet.
     fn give_back(&mut self, ranges: &mut Ranges) {
         let Reading { short, stripe, .. } = &mut self.work;
         short.drain(..).for_each(|range| ranges.give_back(range));

@@ -16,24 +16,24 @@ use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
 use crate::status::{Status, StatusCode};
 
-/// Something that came of a download of many files.
+/// An event of a download of many files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "names say it")]
 pub enum ManyDownloadEvent {
-    /// Bytes of a file, in no order. Bytes may come twice; the later ones count.
+    /// Bytes of a file, in no particular order. If bytes come twice, the later ones count.
     Data {
         file: FileId,
-        /// Their place in the file.
+        /// Their offset in the file.
         offset: u64,
         data: Data,
     },
     /// A file is complete.
     Finished {
         file: FileId,
-        /// Its length; what was written behind this is to be cut off.
+        /// Its length. Truncate data that was written past it.
         length: u64,
-        /// Its attributes, if the server told them.
+        /// Its attributes, if the server returned them.
         attributes: Option<FileAttributes>,
     },
     /// A file could not be downloaded. The others continue.
@@ -42,24 +42,24 @@ pub enum ManyDownloadEvent {
 
 /// The download of many files over one session, as a state machine without I/O.
 ///
-/// A file takes two flights: OPEN; then READs, FSTAT and CLOSE together, or with CLOSE behind the answers where the server
-/// does not [keep the order](Client::keeps_order). FSTAT tells whether the reads brought all of it. A file for which that does not hold (it
-/// grew, it was read short, it is one of /proc), or that is large, is downloaded by a [`Download`] of its own, in turn
-/// with the others. How many files are under way at once follows from their rate and the distance, within the server's
-/// handles and the memory allowed.
+/// A file takes two flights: OPEN; then READs, FSTAT and CLOSE together. If the server does not [keep the
+/// order](Client::keeps_order), CLOSE waits for the answers. FSTAT shows whether the reads brought the whole file. If they did
+/// not (the file grew, a read was short, the file is in /proc), or if the file is large, a [`Download`] of its own fetches the
+/// file beside the others. The number of files in flight follows from their rate and the distance, within the server's handles
+/// and the memory allowed.
 pub struct ManyDownload {
     memory: usize,
     waiting: VecDeque<(FileId, RemoteFile)>,
     files: HashMap<FileId, Small>,
     asked: HashMap<RequestId, (FileId, Purpose)>,
-    /// Files that are large or need care, waiting and under way.
+    /// Files that are large or need care: those that wait, and those in progress.
     waiting_large: VecDeque<(FileId, RemoteFile)>,
     large: HashMap<FileId, Large>,
     next_file: u64,
-    /// Of small files.
+    /// The pace of small files.
     pace: Pace,
     events: VecDeque<ManyDownloadEvent>,
-    /// Bytes in `events`, and bytes asked for.
+    /// Bytes in `events`, and bytes requested.
     held: usize,
     under_way: usize,
 }
@@ -69,15 +69,15 @@ struct RemoteFile {
     size: Option<u64>,
 }
 
-/// A file in its two flights.
+/// A small file in progress.
 struct Small {
     wanted: RemoteFile,
     sent: SendMark,
-    /// Bytes that are asked for, counted in `under_way`.
+    /// Bytes requested, which `under_way` includes.
     expected: usize,
-    /// Answers awaited.
+    /// The number of pending answers.
     awaited: usize,
-    /// The handle to close after them.
+    /// The handle to close after the answers.
     handle: Option<Handle>,
     got: u64,
     attributes: Option<FileAttributes>,
@@ -96,12 +96,12 @@ enum Purpose {
     Fstat,
 }
 
-/// Small files under way from the start, in bytes, handles and memory allowing. 2,000 files of 4 KiB come in 8 round trips
-/// with this, in 10 with half of it and in 13 with an eighth; and 512 OPENs are one channel packet.
+/// The amount of small files in flight at the start, in bytes, if handles and memory allow. 2,000 files of 4 KiB come in 8 round
+/// trips with this value, in 10 with half of it and in 13 with an eighth; and 512 OPENs are one channel packet.
 const FIRST_FLIGHT: u64 = 512 * FILE;
-/// Files above this are large.
+/// The size above which a file is large.
 const LARGE: u64 = 2 * 1024 * 1024;
-/// Large files under way at once.
+/// The most large files in progress at once.
 const MOST_LARGE: usize = 4;
 
 impl Default for ManyDownload {
@@ -111,7 +111,7 @@ impl Default for ManyDownload {
 }
 
 impl ManyDownload {
-    /// A download that may have so many bytes under way or waiting in [`Self::poll_event`]; at least one file is.
+    /// Returns a download with at most `memory` bytes in flight or waiting in [`Self::poll_event`]. One file is always allowed.
     pub fn new(memory: usize) -> Self {
         Self {
             memory,
@@ -128,7 +128,7 @@ impl ManyDownload {
         }
     }
 
-    /// One more file, with its size if a directory told it; a wrong one costs time only.
+    /// Adds a file, with its size if a listing told it. A wrong size costs only time.
     pub fn add(&mut self, path: impl Into<Bytes>, size: Option<u64>) -> FileId {
         let file = FileId(self.next_file);
         self.next_file += 1;
@@ -311,7 +311,7 @@ impl ManyDownload {
                     self.asked.insert(client.request(request), (file, asked));
                     small.awaited += 1;
                 };
-                // One byte more than is expected, to see that there is no more.
+                // One byte more than expected, to see that the file ends there.
                 let reach = small.wanted.size.map_or(piece, |size| size.saturating_add(1));
                 for offset in (0..reach).step_by(usize::try_from(piece).unwrap_or(usize::MAX)) {
                     let length = u32::try_from(piece).expect("a piece is at most 255 KiB");
@@ -353,7 +353,7 @@ impl ManyDownload {
                 }),
             ) => {}
             (Purpose::Fstat, Ok(Reply::Attributes(attributes))) => small.attributes = Some(attributes),
-            // Without FSTAT the file is downloaded with care.
+            // Without attributes the file is downloaded again, with care.
             (Purpose::Fstat, _) => {}
             (_, Err(status)) => small.failed = Some(status),
             (_, Ok(_)) => {}
@@ -424,7 +424,7 @@ impl ManyDownload {
                     DownloadEvent::Failed(status) => {
                         self.events.push_back(ManyDownloadEvent::Failed { file, status });
                     }
-                    // Neither is asked for: there is one worker, and holes are data.
+                    // Neither occurs: there is one worker, and `sparse` is off.
                     DownloadEvent::WorkerLost(..) | DownloadEvent::Zeros { .. } => {}
                 }
             }
@@ -441,7 +441,7 @@ impl ManyDownload {
 }
 
 impl RemoteFile {
-    /// Bytes that the flight of reads may bring.
+    /// Returns the number of bytes that the READs may bring.
     fn expected_bytes(&self, piece: u64) -> usize {
         usize::try_from(self.size.map_or(piece, |size| size.min(LARGE) + 1)).unwrap_or(usize::MAX)
     }

@@ -16,7 +16,7 @@ use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
 use crate::status::{Status, StatusCode};
 
-/// A file to upload, and how to leave it.
+/// A file to upload, with its final attributes and name.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UploadFile {
@@ -24,25 +24,24 @@ pub struct UploadFile {
     pub path: Bytes,
     /// The expected state of `path`.
     pub opening: Opening,
-    /// Owner and group to give the file; where the server refuses that, the file ends with
-    /// [`ManyUploadEvent::NotReplaced`].
+    /// Owner and group to give the file. If the server refuses, the file ends with [`ManyUploadEvent::NotReplaced`].
     pub owner: Option<Owner>,
-    /// The attributes are those of a file that this one replaces: where the server refuses them, it does not.
+    /// The attributes are those of the file that this one replaces: if the server refuses them, nothing is replaced.
     pub needs_attributes: bool,
-    /// Its length, as far as is known: decides how many files are held at once.
+    /// The file's length, as far as is known. It decides how many files are held at once.
     pub length: u64,
-    /// Permissions for a file that is made, before the server's umask.
+    /// Permissions for a new file, before the server's umask.
     pub create: FileAttributes,
-    /// Attributes to set behind the writes.
+    /// Attributes to set after the writes.
     pub attributes: FileAttributes,
-    /// Have the server write the file to its disk, where it can. Costs it a disk's time for each file.
+    /// Flush the file to the server's disk, if the server can. This costs disk time for each file.
     pub sync: bool,
-    /// Rename the file to this, over what is there where the server can.
+    /// The name to give the file in the end. An existing file of that name is replaced, if the server can.
     pub rename_to: Option<Bytes>,
 }
 
 impl UploadFile {
-    /// A file without attributes or another name.
+    /// Returns a file to upload without attributes or another name.
     pub fn new(path: impl Into<Bytes>, length: u64) -> Self {
         Self {
             path: path.into(),
@@ -63,45 +62,46 @@ impl UploadFile {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "names say it")]
 pub enum ManyUploadEvent {
-    /// A file's content is wanted: answer with [`ManyUpload::provide`] or [`ManyUpload::skip`].
+    /// Asks for a file's content: answer with [`ManyUpload::provide`] or [`ManyUpload::skip`].
     Read(FileId),
     /// A file is written, closed and renamed.
     Finished {
         file: FileId,
-        /// The reason why the attributes were not set, if they were not.
+        /// The error, if the attributes were not set.
         attributes: Result<(), Status>,
     },
-    /// The file could not get its last name as it should; what has that name is as it was, and what was written has been
-    /// removed.
+    /// The file did not get its final name. An existing file of that name is unchanged. If the file was to be renamed, the
+    /// written file has been removed.
     NotReplaced {
         file: FileId,
         /// The refused operation.
         refused: Refused,
-        /// In its words.
+        /// The server's answer.
         status: Status,
     },
-    /// A file that was to be new could not be made, maybe because its path is taken: SFTP 3 has no status for that alone.
+    /// A new file could not be created, maybe because its path is taken: SFTP 3 has no status for that alone.
     Taken {
         file: FileId,
         /// The server's answer.
         status: Status,
     },
-    /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
+    /// A file could not be uploaded. If it was to be renamed, the written file has been removed. The others continue.
     Failed { file: FileId, status: Status },
 }
 
 /// The upload of many files over one session, as a state machine without I/O.
 ///
-/// A file takes three flights: OPEN; then WRITEs, FSETSTAT, fsync, FSTAT and CLOSE together; the renaming when the server has
-/// confirmed them, so that a full disk never replaces a good file by half of one. Where the server does not
-/// [keep the order](Client::keeps_order) the WRITEs, what follows them and CLOSE are flights of their own. FSTAT's size is held
-/// against what was written. How many files are under way at once follows from their rate and the distance, within the server's handles
-/// and the memory allowed. Each file is held as a whole: use [`Upload`](super::Upload) for large ones.
+/// A file takes three flights: OPEN; then WRITEs, FSETSTAT, fsync, FSTAT and CLOSE together; then the renaming, after the server
+/// has confirmed them, so that a full disk never replaces a good file by half of one. If the server does not [keep the
+/// order](Client::keeps_order), the WRITEs, the requests after them and CLOSE are flights of their own. The size that FSTAT
+/// returns is compared with the number of bytes written. The number of files in flight follows from their rate and the distance,
+/// within the server's handles and the memory allowed. Each file is held as a whole: use [`Upload`](super::Upload) for large
+/// files.
 pub struct ManyUpload {
     memory: usize,
     waiting: VecDeque<(FileId, UploadFile)>,
     files: HashMap<FileId, Running>,
-    /// Files that may have come to have both a handle and their content.
+    /// Files that may have both a handle and their content by now.
     ready: Vec<FileId>,
     asked: HashMap<RequestId, (FileId, Purpose)>,
     next_file: u64,
@@ -126,22 +126,22 @@ struct Running {
     /// The removal of the written file has been requested.
     is_removed: bool,
     attributes: Option<Status>,
-    /// They were set by path.
+    /// SETSTAT by path was sent.
     by_path: bool,
     refused: Option<Refused>,
     failed: Option<Status>,
 }
 
-/// A request for a file that has left.
+/// The last requests sent for a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flight {
     /// OPEN.
     Opened,
-    /// Its content; the file is still open.
+    /// The content. The file is still open.
     Written,
-    /// The same, and attributes.
+    /// The content and the attributes.
     Set,
-    /// All, with CLOSE.
+    /// Everything, with CLOSE.
     Closed,
 }
 
@@ -153,7 +153,7 @@ enum Purpose {
     },
     Owner,
     Attributes,
-    /// The same by path, on a server that does not set those of open files.
+    /// SETSTAT by path, for a server that does not set attributes of open files.
     AttributesByPath,
     Sync,
     Measure,
@@ -162,9 +162,9 @@ enum Purpose {
     Remove,
 }
 
-/// Small files under way from the start, in bytes: 2 MiB, as many as sshd takes before it has to answer. With more, files
-/// would only wait behind each other, on a connection that a copy may want to leave. 2,000 files of 4 KiB go, and are renamed,
-/// in 11 round trips with this, in 14 with half of it and in 19 with an eighth.
+/// The amount of small files in flight at the start, in bytes: 2 MiB, as much as sshd takes before it has to answer. With more,
+/// files would only queue, on a connection that a copy may want to leave. 2,000 files of 4 KiB are written and renamed in 11
+/// round trips with this value, in 14 with half of it and in 19 with an eighth.
 const FIRST_FLIGHT: u64 = 512 * FILE;
 
 impl Default for ManyUpload {
@@ -174,7 +174,7 @@ impl Default for ManyUpload {
 }
 
 impl ManyUpload {
-    /// An upload that may hold so many bytes; at least one file is.
+    /// Returns an upload that holds at most `memory` bytes. One file is always allowed.
     pub fn new(memory: usize) -> Self {
         Self {
             memory,
@@ -190,8 +190,8 @@ impl ManyUpload {
         }
     }
 
-    /// Has at least so many bytes under way, each file counted as 4 KiB at least, also before anything is known of the path; 2
-    /// MiB where this is not called. To be called before the first file is added.
+    /// Keeps at least `bytes` bytes in flight, even before the path's rate is known. Each file counts as at least 4 KiB. The
+    /// default is 2 MiB. Call this before adding the first file.
     #[must_use]
     pub fn with_flight(self, bytes: u64) -> Self {
         Self {
@@ -200,7 +200,7 @@ impl ManyUpload {
         }
     }
 
-    /// One more file.
+    /// Adds a file.
     pub fn add(&mut self, file: UploadFile) -> FileId {
         let id = FileId(self.next_file);
         self.next_file += 1;
@@ -208,17 +208,18 @@ impl ManyUpload {
         id
     }
 
-    /// Bytes that the server has confirmed, of whichever files.
+    /// Returns the number of bytes that the server has confirmed, of all files.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Files that the server was asked to open, and that have not ended: the paths that they are written under.
+    /// Returns the paths of the files in progress, as they are written: the server was asked to open them, and they have not
+    /// ended.
     pub fn under_way(&self) -> impl Iterator<Item = &Bytes> {
         self.files.values().map(|running| &running.file.path)
     }
 
-    /// The whole content of a file, as a [`ManyUploadEvent::Read`] asked for it.
+    /// Takes the whole content of a file, for which a [`ManyUploadEvent::Read`] asked.
     pub fn provide(&mut self, id: FileId, content: impl Into<Data>) {
         let Some(running) = self
             .files
@@ -234,8 +235,8 @@ impl ManyUpload {
         self.ready.push(id);
     }
 
-    /// A file will not be provided; no more events come of it. What was written of it is removed if it was to be
-    /// renamed: nobody misses a name of ours.
+    /// Skips a file that will not be provided. No more events come for it. A partly written file is removed if it was to be
+    /// renamed: nobody misses its temporary name.
     pub fn skip(&mut self, id: FileId, client: &mut Client) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
         let Some(running) = self.files.remove(&id) else {
@@ -355,7 +356,7 @@ impl ManyUpload {
         }
     }
 
-    /// Sends a file's content, with all that follows where that may leave with it.
+    /// Sends a file's content, and the requests after it if they need not wait.
     fn fly(&mut self, id: FileId, client: &mut Client) {
         let waiting = |running: &&mut Running| running.flight == Flight::Opened;
         let Some(running) = self.files.get_mut(&id).filter(waiting) else {
@@ -373,7 +374,7 @@ impl ManyUpload {
             self.asked.insert(client.request(request), (id, asked));
             running.awaited += 1;
         };
-        // Before the permissions: a change of owner takes some away.
+        // Set the owner before the permissions: a change of owner clears some of them.
         if running.file.owner.is_some() {
             let attributes = FileAttributes {
                 owner: running.file.owner,
@@ -404,7 +405,7 @@ impl ManyUpload {
         }
     }
 
-    /// Sends what follows a file's content.
+    /// Sends the requests that follow a file's content.
     fn set(&mut self, id: FileId, client: &mut Client) {
         let Some(running) = self.files.get_mut(&id) else {
             return;
@@ -486,7 +487,7 @@ impl ManyUpload {
                         .get_or_insert(Status::local(StatusCode::FAILURE, message));
                 }
             }
-            // A server that does not tell it is believed.
+            // Trust a server that does not report a size.
             (Purpose::Measure, _) => {}
             (Purpose::Owner, Err(status)) => {
                 running.failed = Some(status);
@@ -516,7 +517,7 @@ impl ManyUpload {
                     ..
                 }),
             ) => {}
-            // Nobody misses a name of ours.
+            // Nobody misses a temporary name.
             (Purpose::Remove, _) => {}
             (Purpose::Sync, Err(status)) => {
                 running.failed.get_or_insert(status.of_syncing());
@@ -525,7 +526,7 @@ impl ManyUpload {
                 running.failed.get_or_insert(status.of_closing());
             }
             (_, Err(status)) => {
-                // The first says why: those behind it are often only its echo.
+                // The first failure is the cause: those after it are often only its consequence.
                 running.failed.get_or_insert(status);
             }
             (_, Ok(_)) => {}
@@ -542,7 +543,7 @@ impl ManyUpload {
         }
     }
 
-    /// All answers are here: renames the file, or is done with it.
+    /// Renames or ends the file, since all answers are here.
     fn end(&mut self, id: FileId, client: &mut Client, now: Instant) {
         let Some(running) = self.files.get_mut(&id) else {
             return;
@@ -584,7 +585,7 @@ impl ManyUpload {
         let is_left =
             running.failed.is_some() && running.flight == Flight::Closed && running.file.rename_to.is_some();
         if is_left && !running.is_removed {
-            // The session may end with its last file: a server that is left forgets what it was asked.
+            // Wait for the answer: the session may end with its last file, and a server forgets the requests of a closed session.
             let path = running.file.path.clone();
             let request = client.request(Request::Remove { path });
             self.asked.insert(request, (id, Purpose::Remove));
@@ -617,9 +618,9 @@ impl ManyUpload {
     }
 }
 
-/// Removes what was not finished, and does not ask how that went.
+/// Removes an unfinished file and ignores the result.
 fn remove(client: &mut Client, path: Bytes) {
     let id = client.request(Request::Remove { path });
-    // A request that waits for the version is taken back by this, as was then the one to open the file.
+    // If the session still waits for the version, this withdraws the request, as the file's OPEN was withdrawn.
     client.cancel(id);
 }

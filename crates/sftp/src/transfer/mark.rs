@@ -1,18 +1,18 @@
-//! [`Mark`]: how sessions know the file that one of them has made, where somebody else can give its name to another one.
+//! [`Mark`]: how sessions recognize the file that one of them has created, where somebody else can give its name to another file.
 
 use std::time::Instant;
 
 use crate::attributes::{FileAttributes, FileType, Owner, Times};
 
-/// A time of last access that nobody would guess. Only the file's owner can set it, and writing to the file leaves it: a file
-/// that has it and this owner is the one that was made. (Version 3 tells no inode. The owner alone would not do: a link may
-/// lead to any file of the user's own.)
+/// A time of last access that nobody would guess. Only the file's owner can set it, and writing to the file does not change it. A
+/// file with this time and this owner is therefore the created file. (Version 3 has no inode numbers. The owner alone would not
+/// do: a link may lead to any file of the same user.)
 #[derive(Debug)]
 pub(super) struct Mark {
     accessed: u32,
-    /// The time at which the file was made, by both clocks.
+    /// The time at which the file was created, by our clock and by the server's.
     made: Option<(Instant, u32)>,
-    /// Its owner; `None` until the file was seen to have kept the mark.
+    /// The file's owner; `None` until the file is seen to have kept the mark.
     owner: Option<Owner>,
 }
 
@@ -37,22 +37,22 @@ impl Mark {
         }
     }
 
-    /// The file is new, and looks like this.
+    /// Notes the attributes of the new file.
     pub(super) fn is_made(&mut self, found: &FileAttributes, now: Instant) {
         self.made = found.times.map(|times| (now, times.modified));
     }
 
-    /// It was marked, and looks like this: some file systems keep no such time.
+    /// Notes the attributes of the marked file. Some file systems do not keep such a time.
     pub(super) fn is_set(&mut self, found: &FileAttributes) {
         self.owner = found.owner.filter(|_| self.is_shown(found));
     }
 
-    /// Returns whether the file was seen to have it, so that others can look for it.
+    /// Returns whether the file was seen to have the mark, so that other sessions can look for it.
     pub(super) fn is_kept(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Returns whether what was opened under the file's name is that file.
+    /// Returns whether the file that was opened by name is the created file.
     pub(super) fn is_on(&self, found: &FileAttributes) -> bool {
         self.is_kept() && self.is_shown(found) && found.owner == self.owner
     }

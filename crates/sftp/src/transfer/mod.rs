@@ -6,10 +6,10 @@
 //! | many files, small | [`ManyDownload`], [`ManyUpload`] |
 //! | a tree's names | [`Walk`] |
 //!
-//! Each is a [`Plan`]. After anything happened call [`drive`](Plan::drive), which gives the session as many requests as
-//! are worth having in flight; offer every answer of [`Client::poll_event`] to [`handle_reply`](Plan::handle_reply), which
-//! gives back those that are not its own; then take its events with [`poll_event`](Plan::poll_event). Several plans may
-//! share a session. A plan that is not driven asks for nothing more: that is how a slow disk holds a transfer back.
+//! Each is a [`Plan`]. After anything happened call [`drive`](Plan::drive), which gives the session as many requests as are worth
+//! having in flight. Offer every answer of [`Client::poll_event`] to [`handle_reply`](Plan::handle_reply), which returns the
+//! answers to other requests. Then take the plan's events with [`poll_event`](Plan::poll_event). Several plans
+//! may share a session. A plan that is not driven sends no more requests: a slow disk holds a transfer back in this way.
 //!
 //! ```
 //! use std::time::Instant;
@@ -65,15 +65,15 @@ use crate::reply::Outcome;
 
 /// A transfer as a state machine without I/O, over one session or several.
 pub trait Plan {
-    /// The session among those that it goes over; `()` if there is only one.
+    /// Identifies one of the plan's sessions; `()` if there is only one.
     type Worker: Copy;
-    /// Its events.
+    /// The plan's events.
     type Event;
 
-    /// Asks a session for as much as is worth having in flight. Call it after every other call.
+    /// Sends a session as many requests as are worth having in flight. Call this after every other call.
     fn drive(&mut self, worker: Self::Worker, client: &mut Client, now: Instant);
 
-    /// Takes the answer to one of its requests on this session; gives back that to any other.
+    /// Takes the answer to one of the plan's requests on this session. Returns the answer to any other request.
     fn handle_reply(
         &mut self,
         worker: Self::Worker,
@@ -83,48 +83,48 @@ pub trait Plan {
         now: Instant,
     ) -> Option<Outcome>;
 
-    /// The next event.
+    /// Returns the next event.
     fn poll_event(&mut self) -> Option<Self::Event>;
 
-    /// A session is dead: what it had is for the others, where there are any.
+    /// Handles the loss of a session: its work is for the other sessions, if there are any.
     fn lose_worker(&mut self, worker: Self::Worker) {
         let _ = worker;
     }
 
-    /// Takes a session out, which continues for something else: nothing more is asked for there, and what was opened is
-    /// closed. What it had is for the others; where there can be none, no more events come.
+    /// Takes out a session that is still used for something else. The plan sends it no more requests and closes what it has
+    /// opened there. The session's work is for the others; a plan for a single session has no more events.
     fn remove_worker(&mut self, worker: Self::Worker, client: &mut Client);
 }
 
 /// A plan for many files, over one session.
 pub trait Many: Plan<Worker = ()> {
-    /// Files added that have neither finished nor failed, nor been taken out.
+    /// Returns the number of added files that have not finished, failed or been taken back.
     fn unfinished(&self) -> usize;
 
-    /// Takes back the files that have not been begun.
+    /// Takes back the files that have not begun.
     fn take_waiting(&mut self) -> Vec<FileId>;
 }
 
-/// Tells the files of a [`ManyDownload`] or [`ManyUpload`] apart.
+/// Identifies a file of a [`ManyDownload`] or [`ManyUpload`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u64);
 
-/// An operation that a server refuses on a written file, so that it cannot get its last name in the usual way.
+/// An operation that the server refused on a written file, so that the file did not get its final name in the usual way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// To give it the owner of what it replaces.
+    /// Setting the owner of the replaced file.
     Owner,
-    /// To set its attributes, without which it may not replace anything.
+    /// Setting the attributes, without which the file may not replace another.
     Attributes,
-    /// To rename it.
+    /// Renaming the file.
     Renaming,
 }
 
-/// The memory that a transfer may fill with data under way, unless told otherwise: enough for 5 Gbit/s at 100 ms.
+/// The default memory for data in flight of a transfer: enough for 5 Gbit/s at 100 ms.
 pub const DEFAULT_MEMORY: usize = 64 * 1024 * 1024;
 
-/// The size of one read or write: as large as the server takes, in whole blocks of 4 KiB, so that offsets stay
-/// aligned with the pages of both sides' disks.
+/// Returns the size of one read or write: the server's limit, in whole blocks of 4 KiB, so that offsets stay aligned with the
+/// pages of both sides' disks.
 fn piece(limit: u32) -> u64 {
     const BLOCK: u32 = 4096;
     u64::from(if limit >= BLOCK {

@@ -2,32 +2,32 @@
 
 use std::time::{Duration, Instant};
 
-/// Decides how much to have in flight: twice the highest delivery rate of late times the lowest round-trip time, the
-/// rule of BBR (draft-ietf-ccwg-bbr). As long as more in flight brings a higher rate, the amount doubles each round
-/// trip; when it brings only longer queues, the product stays.
+/// Decides how much to have in flight: twice the highest recent delivery rate times the lowest round-trip time, the rule of BBR
+/// (draft-ietf-ccwg-bbr). While more in flight brings a higher rate, the amount doubles each round trip. When it brings only
+/// longer queues, the product stays.
 ///
-/// The lowest round-trip time is kept for the transfer's life: BBR drains its queue to measure it again, and a
-/// measurement that is not preceded by that would take the queue for distance and grow without end. A path that becomes
-/// longer on the way is served by the factor of two.
+/// The lowest round-trip time is kept for the transfer's life. BBR drains its queue before it measures the time again. A
+/// measurement without draining would mistake the queue for distance and grow without end. The factor of two serves a path that
+/// becomes longer during the transfer.
 ///
-/// The unit is bytes; of many files, each counts as its [`weight`].
+/// The unit is bytes for files, where a small file counts as its [`weight`], and directories for a walk.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The bytes in flight until a rate is known.
+    /// The amount in flight until a rate is known.
     first: u64,
     least: u64,
     most: u64,
     in_flight: u64,
     delivered: u64,
     shortest: Option<Duration>,
-    /// Units a second: the maxima of this and the last generation of [`GENERATION`] rounds.
+    /// The highest rates, in units a second, of this and the last generation of [`GENERATION`] rounds.
     rates: [f64; 2],
     rounds: u32,
-    /// The delivered bytes when the current round began.
+    /// The delivered amount when the current round began.
     round: u64,
 }
 
-/// The state of the pace when something was sent.
+/// The state of the pace when a request was sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendMark {
     amount: u64,
@@ -35,19 +35,19 @@ pub(super) struct SendMark {
     delivered: u64,
 }
 
-/// The least that a small file counts as: its requests are work, however little they carry.
+/// The least weight of a small file: its requests are work, however little they carry.
 pub(super) const FILE: u64 = 4096;
 
-/// Returns what a small file of this length counts as.
+/// Returns the weight of a small file of this length.
 pub(super) fn weight(length: u64) -> u64 {
     length.max(FILE)
 }
 
-/// Round trips after which a rate that was not reached again begins to be forgotten.
+/// The number of round trips after which a rate that was not reached again begins to be forgotten.
 const GENERATION: u32 = 8;
 
 impl Pace {
-    /// Has at least `least` in flight, and at most `most`.
+    /// Keeps at least `least` in flight, and at most `most`.
     pub(super) fn new(least: u64, most: u64) -> Self {
         Self {
             first: least.min(most),
@@ -62,13 +62,13 @@ impl Pace {
         }
     }
 
-    /// Begins with `first` in flight.
+    /// Sets the amount in flight at the start.
     pub(super) fn beginning_with(self, first: u64) -> Self {
         let first = first.min(self.most);
         Self { first, ..self }
     }
 
-    /// Returns the number of bytes that should be in flight.
+    /// Returns the amount that should be in flight.
     pub(super) fn target(&self) -> u64 {
         let rate = self.rates[0].max(self.rates[1]);
         if rate == 0.0 {
@@ -79,7 +79,7 @@ impl Pace {
         ((2.0 * product) as u64).clamp(self.least, self.most)
     }
 
-    /// Returns whether more should be sent, beside `prepared` that is about to be.
+    /// Returns whether more should be sent, in addition to the `prepared` amount.
     pub(super) fn has_room(&self, prepared: u64) -> bool {
         self.in_flight + prepared < self.target()
     }
@@ -93,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// Notes that something sent was answered.
+    /// Notes that a request was answered.
     pub(super) fn note_done(&mut self, sent: SendMark, now: Instant) {
         self.in_flight -= sent.amount;
         self.delivered += sent.amount;
@@ -113,7 +113,7 @@ impl Pace {
         }
     }
 
-    /// Notes that something sent will not be answered.
+    /// Notes that a request will not be answered.
     pub(super) fn note_lost(&mut self, sent: SendMark) {
         self.in_flight -= sent.amount;
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Runs a path of so many units a second and so long a round trip for a time; what is in flight at its end.
+    /// Simulates a path with this rate, in units a second, and this round-trip time. Returns the target at the end.
     fn settle(rate: u64, rtt: Duration, pace: &mut Pace) -> u64 {
         let start = Instant::now();
         let unit = 1000;

@@ -1,14 +1,14 @@
-//! [`Ranges`]: which bytes of a file are done, under way, and still to be given out.
+//! [`Ranges`]: the bytes of a file that are done, in progress, and still to be given out.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Gives out the ranges of one file, to one worker or several, and keeps what was done. What a worker could not do comes
-/// back and is given out again first.
+/// Gives out the ranges of one file to one worker or several, and records the ranges that are done. Ranges that workers give back
+/// are given out again first.
 ///
-/// A file's end is *expected* (a directory or FSTAT told a size, which may be wrong by now) or *known* (a read met it).
-/// Up to the expected end ranges are given out freely; behind it one piece at a time until the end is known, since
-/// files grow, and those of /proc say that they are empty. Without an expected end ranges are given out without limit.
+/// A file's end is *expected* (a directory or FSTAT told a size, which may be wrong by now) or *known* (a read reached it). Up to
+/// the expected end ranges are given out freely. After it one piece is given out at a time until the end is known, since files
+/// grow, and files in /proc claim to be empty. Without an expected end ranges are given out without limit.
 #[derive(Debug, Clone)]
 pub struct Ranges {
     /// The beginning of the first range that was never given out.
@@ -18,13 +18,13 @@ pub struct Ranges {
     /// The beginning of the piece that was given out to look for the end.
     probe: Option<u64>,
     returned: Vec<Range<u64>>,
-    /// Done ranges, start to end, apart from each other.
+    /// Done ranges, from start to end. No two of them touch.
     done: BTreeMap<u64, u64>,
     start: u64,
 }
 
 impl Ranges {
-    /// The ranges of a file from `start` on.
+    /// Returns the ranges of a file from `start` on.
     pub fn new(start: u64) -> Self {
         Self {
             next: start,
@@ -37,13 +37,12 @@ impl Ranges {
         }
     }
 
-    /// The file is expected to end here.
+    /// Sets the expected end.
     pub fn expect_end(&mut self, end: u64) {
         self.expected = Some(end);
     }
 
-    /// The file is known to end here, or earlier if that was said before: ranges behind it are neither given out nor
-    /// wanted.
+    /// Sets the known end, unless an earlier one is known. Ranges after it are neither given out nor needed.
     pub fn end_at(&mut self, end: u64) {
         let end = self.end.map_or(end, |known| known.min(end));
         self.end = Some(end);
@@ -53,18 +52,18 @@ impl Ranges {
         });
     }
 
-    /// The known end.
+    /// Returns the known end.
     pub fn end(&self) -> Option<u64> {
         self.end
     }
 
-    /// The expected end.
+    /// Returns the expected end.
     pub fn expected_end(&self) -> Option<u64> {
         self.expected
     }
 
-    /// Gives out a range of at most `most` bytes, or of `piece` where it may be behind the end. `None` when everything
-    /// is done or given out.
+    /// Gives out a range of at most `most` bytes, or `piece` bytes if it may be past the end. Returns `None` if everything is
+    /// done or given out.
     pub fn take(&mut self, most: u64, piece: u64) -> Option<Range<u64>> {
         if let Some(range) = self.returned.last_mut() {
             let taken = range.start..range.end.min(range.start.saturating_add(most));
@@ -81,7 +80,7 @@ impl Ranges {
         let (length, bound) = match (self.end, self.expected) {
             (Some(end), _) => (most, end),
             (None, Some(expected)) if start < expected => (most, expected),
-            // A probe ahead of what is now expected was none.
+            // A probe before the new expected end does not count.
             (None, Some(expected)) if self.probe.is_some_and(|probe| probe >= expected) => return None,
             (None, Some(_)) => {
                 self.probe = Some(start);
@@ -102,7 +101,7 @@ impl Ranges {
         Some(range)
     }
 
-    /// Takes back a range that was given out and not done.
+    /// Takes back a range that was given out and is not done.
     pub fn give_back(&mut self, range: Range<u64>) {
         let range = range.start..range.end.min(self.end.unwrap_or(u64::MAX));
         if !range.is_empty() {
@@ -110,14 +109,13 @@ impl Ranges {
         }
     }
 
-    /// A range is done. Ranges that were done before this transfer are told the same way, before the first
-    /// [`Self::take`].
+    /// Marks a range as done. Call this before the first [`Self::take`] for ranges that were done before this transfer.
     pub fn complete(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
         if self.expected.is_some_and(|expected| range.end > expected) {
-            // There is more than expected: the expectation is worth nothing.
+            // The file is longer than expected: drop the expected end.
             self.expected = None;
             self.probe = None;
         }
@@ -145,7 +143,7 @@ impl Ranges {
         self.returned.is_empty() && self.end.is_some_and(|end| self.next.max(done_at) >= end)
     }
 
-    /// Returns the beginning of the first gap: everything before it is done. What a single-stream resume needs.
+    /// Returns the start of the first gap, where a single-stream resume continues. Everything before it is done.
     pub fn done_to(&self) -> u64 {
         match self.done.range(..=self.start).next_back() {
             Some((_, &end)) => end.max(self.start),
@@ -153,12 +151,12 @@ impl Ranges {
         }
     }
 
-    /// The ranges that are done, in order and apart from each other: what a resume needs.
+    /// Returns the done ranges, in order and without overlap, for a resume.
     pub fn done(&self) -> impl Iterator<Item = Range<u64>> {
         self.done.iter().map(|(&start, &end)| start..end)
     }
 
-    /// Bytes done.
+    /// Returns the number of bytes done.
     pub fn done_bytes(&self) -> u64 {
         self.done().map(|range| range.end - range.start).sum()
     }

@@ -1,4 +1,4 @@
-//! [`Renaming`]: how a file that is whole gets its last name.
+//! [`Renaming`]: how a complete file gets its final name.
 
 use std::ops::ControlFlow;
 
@@ -10,10 +10,10 @@ use crate::reply::{Outcome, Reply};
 use crate::request::Request;
 use crate::status::{Status, StatusCode};
 
-/// The renaming of a file over what is there. With posix-rename@openssh.com that is one request. Without it most servers
-/// refuse a name that is taken (section 6.5 of the draft), and some refuse it with it where a link has the name
-/// (proftpd's): then what is there gets another name, the file its own, and what was there is removed. For a round trip
-/// there is no file of that name; at no time is there neither of the two.
+/// The renaming of a file over an existing one. With posix-rename@openssh.com this takes one request. Without it most servers
+/// refuse a name that is taken (section 6.5 of the draft), and some (proftpd's) refuse even with it if a link has the name. Then
+/// an existing regular file gets another name, the new file gets the final name, and the existing file is removed. A link stays,
+/// and the renaming fails. For a round trip no file has the final name; at any time at least one of the two files exists.
 pub(super) struct Renaming {
     from: Bytes,
     to: Bytes,
@@ -21,25 +21,25 @@ pub(super) struct Renaming {
 }
 
 enum Step {
-    /// In one request, or to a name that should be free.
+    /// Renaming in one request, or to a name that should be free.
     Replacing,
-    /// Whether a link has the name is asked, which LSTAT does not show on every server; why the first attempt failed.
-    /// Renaming it would move what it leads to (proftpd's).
+    /// READLINK checks whether a link has the name, which LSTAT does not show on every server. Renaming a link would move its
+    /// target (proftpd's). The status is the first failure.
     Reading(Status),
-    /// It is looked at what has the name.
+    /// LSTAT looks at the file that has the name.
     Looking(Status),
     /// The file that has the name is being moved aside.
     MovingAside(Status),
-    /// The name is free.
+    /// The name is free, and the new file is being renamed to it.
     Placing,
-    /// It could not be had all the same: what was there gets its name back.
+    /// That failed: the existing file gets its name back.
     Restoring(Status),
-    /// The file has its name; what was there is removed.
+    /// The new file has its name, and the existing file is being removed.
     Removing,
 }
 
 impl Renaming {
-    /// Asks for it.
+    /// Sends the first request.
     pub(super) fn begin(from: Bytes, to: Bytes, client: &mut Client) -> (Self, RequestId) {
         let posix = Request::PosixRename {
             from: from.clone(),
@@ -54,7 +54,7 @@ impl Renaming {
         (Self { from, to, step }, client.request(request))
     }
 
-    /// Takes the answer to what was asked last: how it went, or what is asked next.
+    /// Takes the answer to the last request. Returns the result or the next request.
     pub(super) fn handle_reply(
         &mut self,
         outcome: Outcome,
@@ -75,11 +75,11 @@ impl Renaming {
                 let path = self.to.clone();
                 (Step::Looking(first), Request::Lstat { path })
             }
-            // A directory is not replaced.
+            // Only a regular file is replaced.
             (Step::Looking(first), Ok(Reply::Attributes(found))) if may_be_replaced(&found) => {
                 (Step::MovingAside(first), plain(&self.to, &aside))
             }
-            // There is nothing, or it stays: the first answer says what is wrong.
+            // Nothing has the name, or it cannot be moved: report the first failure.
             (Step::Looking(first), _) | (Step::MovingAside(first), Err(_)) => {
                 return ControlFlow::Break(Err(first));
             }
@@ -94,26 +94,26 @@ impl Renaming {
                 );
                 return ControlFlow::Break(Err(Status::local(first.code, message)));
             }
-            // The file is in its place, whatever is left of the other one.
+            // The file has its name, even if the existing file was not removed.
             (Step::Removing, _) => return ControlFlow::Break(Ok(())),
         };
         self.step = step;
         ControlFlow::Continue(client.request(request))
     }
 
-    /// Some servers answer READLINK for whatever is there, with its own path (copyparty's).
+    /// Returns whether READLINK found the path itself: some servers (copyparty's) answer so for any file.
     fn is_own_path(&self, found: &Reply) -> bool {
         matches!(found, Reply::Path(path) if *path == self.to)
     }
 
-    /// Returns the temporary name of the replaced file: the replacing file's earlier name, which nobody else uses.
+    /// Returns a temporary name for the replaced file. It is derived from the new file's temporary name, which nobody else uses.
     fn aside_name(&self) -> Bytes {
         let stem = self.from.strip_suffix(b".part").unwrap_or(&self.from);
         [stem, b".old"].concat().into()
     }
 }
 
-/// Returns whether a name that is taken may be why a server refused to rename.
+/// Returns whether a server may have refused to rename because the name is taken.
 fn may_be_in_the_way(status: &Status) -> bool {
     let is_refused = matches!(
         status.code,

@@ -1,4 +1,4 @@
-//! Runs of zeros in a file's data: version 3 cannot ask for holes, so they are seen when they come.
+//! Runs of zeros in a file's data. Version 3 cannot ask for holes, so they are detected in the data that arrives.
 
 use bytes::Bytes;
 
@@ -7,14 +7,14 @@ use crate::data::Data;
 /// A hole is reported in whole blocks, of the size that file systems allocate.
 const BLOCK: u64 = 4096;
 
-/// A piece of a file.
+/// A run of data or of zeros.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Run {
     Data { offset: u64, data: Data },
     Zeros { offset: u64, length: u64 },
 }
 
-/// Cuts data into runs that may be left out of a file and runs that may not.
+/// Splits data into runs that may be left out of a file and runs that may not.
 pub(super) fn runs(mut offset: u64, data: Data) -> Vec<Run> {
     let lengths = lengths(offset, data.chunks());
     let mut chunks = data.into_chunks().into_iter();
@@ -39,7 +39,7 @@ pub(super) fn runs(mut offset: u64, data: Data) -> Vec<Run> {
     runs
 }
 
-/// Whether the runs are zeros, and how long they are. A block may lie across slices: channel packets end anywhere in it.
+/// Returns whether each run is zeros, and its length. A block may span slices: channel packets end anywhere in it.
 fn lengths(mut offset: u64, chunks: &[Bytes]) -> Vec<(bool, usize)> {
     let mut lengths: Vec<(bool, usize)> = Vec::new();
     let mut rest = chunks.iter().map(|chunk| &chunk[..]);
@@ -49,7 +49,7 @@ fn lengths(mut offset: u64, chunks: &[Bytes]) -> Vec<(bool, usize)> {
         let (mut zeros, mut length) = (true, 0);
         while length < block && !slice.is_empty() {
             let (part, behind) = slice.split_at(slice.len().min(block - length));
-            // memcmp, which is fast in every profile.
+            // This is memcmp, which is fast in every profile.
             zeros = zeros && *part == ZEROS[..part.len()];
             length += part.len();
             slice = if behind.is_empty() {

@@ -26,35 +26,35 @@ pub struct UploadOptions {
     pub path: Bytes,
     /// The source's size if it is known; the upload ends there even if the source grows.
     pub size: Option<u64>,
-    /// Start at this offset; what lies before is left as it is.
+    /// The offset to start at. Bytes before it are left unchanged.
     pub start: u64,
-    /// Ranges at or behind `start` that an earlier attempt wrote, as [`Ranges::done`] told them.
+    /// Ranges at or after `start` that an earlier attempt wrote, as [`Ranges::done`] returned them.
     pub done: Vec<Range<u64>>,
-    /// Permissions for a file that is made, before the server's umask.
+    /// Permissions for a new file, before the server's umask.
     pub create: FileAttributes,
-    /// Attributes to set behind the last write: times, permissions, owner. Its size is ignored.
+    /// Attributes to set after the last write: times, permissions, owner. Leave the size unset: the upload sets it.
     pub attributes: FileAttributes,
     /// The expected state of `path`.
     pub opening: Opening,
-    /// Owner and group to give the file before anything is written to it; with [`Opening::Exclusive`]. Where the server
-    /// refuses that, the upload ends with [`UploadEvent::NotReplaced`].
+    /// Owner and group to give the new file before anything is written to it; for [`Opening::Exclusive`]. If the server refuses,
+    /// the upload ends with [`UploadEvent::NotReplaced`].
     pub owner: Option<Owner>,
-    /// The attributes are those of a file that this one replaces: where the server refuses them, it does not.
+    /// The attributes are those of the file that this one replaces: if the server refuses them, nothing is replaced.
     pub needs_attributes: bool,
-    /// With [`Opening::Exclusive`] on a server that keeps the order: a random time of last access for the new file, where
-    /// somebody else may be able to give its name to another file. No other worker writes before FSTAT has shown it this time
-    /// and the owner of what the first one has made.
+    /// A random time of last access that marks the new file, for places where somebody else may be able to give its name to
+    /// another file. Another worker writes only after FSTAT has shown it this time and the owner of the file that the first
+    /// worker made. For [`Opening::Exclusive`] on a server that keeps the order.
     pub mark: Option<u32>,
-    /// Have the server write the file to its disk before it is closed, where it can.
+    /// Flush the file to the server's disk before closing it, if the server can.
     pub sync: bool,
-    /// Rename the file to this, over what is there where the server can, when all of it has been written.
+    /// The name to give the file once all of it has been written. An existing file of that name is replaced, if the server can.
     pub rename_to: Option<Bytes>,
-    /// Bytes of the source that may be held; at least one write is.
+    /// The most bytes of the source to hold. One write is always allowed.
     pub memory: usize,
 }
 
 impl UploadOptions {
-    /// A file from its beginning.
+    /// Returns options to write a file from its beginning.
     pub fn new(path: impl Into<Bytes>) -> Self {
         Self {
             path: path.into(),
@@ -77,16 +77,16 @@ impl UploadOptions {
 /// The way to open the file to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Opening {
-    /// It is made, or emptied if it is there and nothing of it is to be kept.
+    /// Create the file, or empty an existing file unless part of it is to be kept.
     #[default]
     Truncate,
-    /// It is made, and must not be there: neither a file of somebody else's nor a link is ever written to.
+    /// Create the file, and fail if the name is taken: neither somebody else's file nor a link is ever written to.
     Exclusive,
-    /// It is there, and is written over in its place.
+    /// Write over an existing file in its place.
     Existing,
 }
 
-/// Tells reads of the source apart.
+/// Identifies a read of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadId(u64);
 
@@ -94,72 +94,73 @@ pub struct ReadId(u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UploadEvent {
-    /// Bytes of the source are wanted: answer with [`Upload::provide`]. With one worker and nothing done before, offsets
-    /// come in order, so that a pipe can be a source.
+    /// Asks for bytes of the source: answer with [`Upload::provide`]. With one worker and nothing done before, offsets come in
+    /// order, so that the source can be a pipe.
     Read {
-        /// For the answer.
+        /// Identifies the read in the answer.
         id: ReadId,
-        /// The place to read.
+        /// The offset in the source.
         offset: u64,
         /// The length.
         length: usize,
     },
-    /// A worker beside others takes no part.
+    /// A worker dropped out; the others continue.
     WorkerLost(WorkerId, WorkerLoss),
     /// The file is written, closed and renamed.
     Finished {
         /// Its length.
         length: u64,
-        /// Whether the server wrote it to its disk as was asked.
+        /// Whether the server flushed the file to its disk, as requested.
         synced: bool,
-        /// The reason why the attributes were not set, if they were not.
+        /// The error, if the attributes were not set.
         attributes: Result<(), Status>,
     },
-    /// The file could not get its last name as it should; what has that name is as it was. Nothing more comes.
+    /// The file did not get its final name; an existing file of that name is unchanged. This is the last event.
     NotReplaced {
         /// The refused operation.
         refused: Refused,
-        /// In its words.
+        /// The server's answer.
         status: Status,
     },
-    /// The file does not hold what the server has confirmed, and nothing was renamed. Nothing more comes.
+    /// The file does not hold the data that the server has confirmed. Nothing was renamed. This is the last event.
     Damaged(Status),
-    /// The server failed. What was written is in [`Upload::ranges`]; nothing was renamed.
+    /// The upload failed. [`Upload::ranges`] has the confirmed ranges. Nothing was renamed, unless the connection was lost during
+    /// the renaming. This is the last event.
     Failed(Status),
 }
 
 /// The upload of one file as a state machine without I/O.
 ///
-/// As many bytes are written at once as the rate and the distance of each worker are worth, bounded by
-/// [`UploadOptions::memory`]. Attributes, fsync, FSTAT and CLOSE leave right behind the last write, where one session
-/// writes alone and the server [keeps the order](Client::keeps_order); with several, when all writes have been confirmed;
-/// elsewhere each step waits for the one before. The renaming waits for all answers, so that nothing incomplete replaces a
-/// file.
+/// The number of bytes in flight follows from the rate and the distance of each worker, bounded by [`UploadOptions::memory`]. If
+/// one session writes alone to a server that [keeps the order](Client::keeps_order), attributes, fsync, FSTAT and CLOSE follow
+/// the last write at once. With several sessions they follow when all writes have been confirmed. On other servers each step
+/// waits for the one before. The renaming waits for all answers, so that an incomplete file never replaces another.
 ///
-/// What FSTAT tells of the size is held against what was written: a server that acknowledges WRITEs and has another file in
-/// the end makes the upload fail.
+/// The size that FSTAT returns is compared with the number of bytes written: the upload fails if a server acknowledges WRITEs but
+/// has a different file in the end.
 pub struct Upload {
     options: UploadOptions,
     ranges: Ranges,
     mark: Option<Mark>,
     workers: Workers<Purpose, Writing>,
-    /// A worker made or opened the file; the others may.
+    /// A worker has created or opened the file, so that the others may open it.
     created: bool,
     reads: HashMap<ReadId, (WorkerId, Range<u64>)>,
     next_read: u64,
     finish: Finish,
     events: VecDeque<UploadEvent>,
-    /// Bytes wanted, provided and being written.
+    /// Bytes requested from the source, provided, or being written.
     held: usize,
-    /// The end of the last confirmed write.
+    /// The highest end of a confirmed write.
     written_end: u64,
-    /// The beginning of the first bytes that were sent, to look for it in the file, and whether they are confirmed.
+    /// The offset and the beginning of the first bytes sent, to look for them in the file; and whether the server has confirmed
+    /// them.
     sample: Option<(u64, Bytes)>,
     sample_is_there: bool,
     over: bool,
 }
 
-/// Bytes of a file that are read back.
+/// The most bytes of a file to read back.
 const SAMPLE: usize = 4096;
 
 type Worker = worker::Worker<Purpose, Writing>;
@@ -167,44 +168,44 @@ type Worker = worker::Worker<Purpose, Writing>;
 /// A worker's part of the writing.
 #[derive(Default)]
 struct Writing {
-    /// Bytes that were wanted for this worker and are not being written yet.
+    /// Bytes requested from the source for this worker and not sent yet.
     prepared: u64,
     ready: VecDeque<(u64, Bytes)>,
-    /// It looked for the file before another worker had made it.
+    /// The worker tried to open the file before another worker had created it.
     came_early: bool,
-    /// The file may not be read, only written.
+    /// The server lets this worker write the file but not read it.
     only_writes: bool,
-    /// Its opened file has not been identified yet.
+    /// The worker's open file has not been identified yet.
     is_unseen: bool,
 }
 
 enum Purpose {
     Open(Role),
-    /// Whether opening the file has left it as it was: it has at least so many bytes.
+    /// FSTAT to check that opening did not empty the file: it has at least `least` bytes.
     Intact {
         least: u64,
     },
-    /// The same: what was written is still there.
+    /// READ to check that opening the file once more left the written bytes there.
     StillThere,
     Owner,
-    /// The attributes of the new file before it is marked.
+    /// FSTAT of the new file before it is marked.
     Made,
     Mark,
-    /// The same when it is.
+    /// FSTAT of the new file after it is marked.
     Marked,
-    /// Whether what a further worker has opened has the mark.
+    /// FSTAT of the file that a further worker opened, to look for the mark.
     Seen,
     Write {
         range: Range<u64>,
         sent: SendMark,
     },
     Measure,
-    /// A last byte that makes the hole before it a part of the file.
+    /// WRITE of a last byte, which makes the hole before it a part of the file.
     Extend,
     Cut,
     Compare,
     Attributes,
-    /// The same by path, on a server that does not set those of open files.
+    /// SETSTAT by path, for a server that does not set attributes of open files.
     AttributesByPath,
     Sync,
     Close,
@@ -214,20 +215,20 @@ enum Purpose {
 /// The role in which a worker opens the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// The one that makes it, or knows that it is there.
+    /// Creates the file, or opens one that is known to exist.
     First,
-    /// One that may be earlier than the one that makes it.
+    /// Opens the file, maybe before the first worker has created it.
     Early,
     Further,
 }
 
-/// The progress of an upload's end.
+/// The progress of finishing an upload.
 #[derive(Default)]
 struct Finish {
     /// The worker that finishes.
     worker: Option<WorkerId>,
     step: Step,
-    /// Answers that are awaited before the next step.
+    /// The number of answers to wait for before the next step.
     awaited: usize,
     extended: bool,
     cut: bool,
@@ -238,19 +239,19 @@ struct Finish {
     renaming: Option<Renaming>,
 }
 
-/// The steps of an upload's end. Where the server keeps the order, the first ones leave together.
+/// The steps of finishing an upload. If the server keeps the order, the first steps are sent together.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The file is measured.
+    /// The file is being measured.
     #[default]
     Measuring,
-    /// Attributes are set, and the file is written to the disk.
+    /// Attributes are being set, and the file is being flushed to the disk.
     Setting,
     Closing,
 }
 
 impl Upload {
-    /// An upload that begins when it has a worker and is driven.
+    /// Returns an upload. It begins when it has a worker and is driven.
     pub fn new(options: UploadOptions) -> Self {
         let mut ranges = Ranges::new(options.start);
         options
@@ -279,24 +280,24 @@ impl Upload {
         }
     }
 
-    /// Returns whether the file was opened on the server, or made.
+    /// Returns whether the file was opened or created on the server.
     pub fn has_opened(&self) -> bool {
         self.created
     }
 
-    /// Returns the ranges that the server has confirmed: with [`Ranges::done`] a later attempt resumes from there.
+    /// Returns the ranges that the server has confirmed. A later attempt resumes from their [`Ranges::done`].
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Returns whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each worker wants
-    /// to be driven once more then, to close its file.
+    /// Returns whether the upload is over: its last event was returned or is queued. Drive each worker once more then, to close
+    /// its file.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the
-    /// source ends there. More are cut off.
+    /// Takes the bytes that an [`UploadEvent::Read`] asked for. Fewer bytes than requested, or none, mean that the source ends
+    /// there. Excess bytes are dropped.
     pub fn provide(&mut self, id: ReadId, mut data: Bytes) {
         let Some((worker, range)) = self.reads.remove(&id) else {
             return;
@@ -342,7 +343,7 @@ impl Plan for Upload {
     type Worker = WorkerId;
     type Event = UploadEvent;
 
-    /// Wants as much of the source as is worth having in flight on a worker, and gives its session what was provided.
+    /// Requests as much of the source as is worth having in flight on a worker, and sends the provided bytes.
     fn drive(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         if self.over {
             return self.remove_worker(id, client);
@@ -353,7 +354,7 @@ impl Plan for Upload {
         match &worker.state {
             WorkerState::Idle if worker.retired => return self.remove_worker(id, client),
             WorkerState::Idle => self.open(id, client),
-            // Before it is known who made the file, it may be anybody's.
+            // Until the file's creation is confirmed, it may be somebody else's.
             WorkerState::Open(handle)
                 if self.created && !worker.work.is_unseen && self.finish.worker != Some(id) =>
             {
@@ -362,7 +363,7 @@ impl Plan for Upload {
             }
             _ => {}
         }
-        // A session that is being opened may never come: until it has, the others do without what it would take.
+        // A session that is still opening may never be ready. Until it is, it takes no ranges from the others.
         let ready = client.extensions().is_some();
         let worker = &self.workers[id];
         if ready && !worker.retired && !matches!(worker.state, WorkerState::Gone) {
@@ -390,7 +391,7 @@ impl Plan for Upload {
             Purpose::Open(role) => self.handle_open(id, role, client, outcome),
             Purpose::Intact { least } => self.handle_intact(least, &outcome),
             Purpose::StillThere => {
-                // A file that has its last name may not be found any more by a server that goes by names.
+                // A server that finds files by name may not find the file any more once it has its final name.
                 let is_told = self.finish.renaming.is_none()
                     && !matches!(&outcome, Err(status) if status.code != StatusCode::EOF);
                 if is_told && !self.is_as_written(outcome) {
@@ -490,8 +491,8 @@ impl Plan for Upload {
         self.events.pop_front()
     }
 
-    /// Unconfirmed writes are made again. With no worker left the upload waits for a new one; a renaming without an answer
-    /// ends it as failed, since it may have happened.
+    /// Schedules unconfirmed writes again. With no worker left, the upload waits for a new one. An unanswered renaming fails the
+    /// upload, since the server may have renamed the file; so does an unanswered creation with [`Opening::Exclusive`].
     fn lose_worker(&mut self, id: WorkerId) {
         if self.finish.worker == Some(id) {
             if self.finish.renaming.is_some() {
@@ -537,8 +538,8 @@ impl Upload {
             .workers
             .iter()
             .any(|(_, worker)| matches!(worker.state, WorkerState::Opening | WorkerState::Open(_)));
-        // With READ, too: what is there stays there on a server that takes WRITE alone for an order to empty the file
-        // (Erlang's), and can be compared.
+        // With READ too: a server (Erlang's) empties a file that is opened with WRITE alone. READ also lets the content be
+        // compared.
         let both = match self.workers[id].work.only_writes {
             true => OpenFlags::WRITE,
             false => OpenFlags::READ | OpenFlags::WRITE,
@@ -546,14 +547,14 @@ impl Upload {
         let is_marked = self.mark.as_ref().is_none_or(Mark::is_kept);
         let (role, flags) = match self.options.opening {
             _ if self.created && is_marked => (Role::Further, both),
-            // Whose file this would be could not be seen.
+            // Without the mark the worker could not check that it has opened the same file.
             _ if self.created => return self.refuse_unmarked(id, client),
             Opening::Existing => (Role::First, both),
             Opening::Exclusive if !opening => (
                 Role::First,
                 OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
             ),
-            // Most likely it is there by the time the server reads this; nothing is written before that is known.
+            // The file most likely exists by the time the server reads this. Nothing is written before its creation is confirmed.
             Opening::Exclusive if self.mark.is_none() && !self.workers[id].work.came_early => {
                 (Role::Early, both)
             }
@@ -578,12 +579,12 @@ impl Upload {
         worker.state = WorkerState::Opening;
     }
 
-    /// Returns whether nothing of the file is to be kept.
+    /// Returns whether no part of an existing file is to be kept.
     fn is_fresh(&self) -> bool {
         self.options.start == 0 && self.options.done.is_empty()
     }
 
-    /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
+    /// Requests pieces of the source, even before the file is open: the source's disk can be read meanwhile.
     fn want(&mut self, id: WorkerId, piece: u64, room: bool) {
         if !room {
             return;
@@ -612,8 +613,8 @@ impl Upload {
     }
 
     fn write_ready(&mut self, id: WorkerId, handle: &Handle, client: &mut Client, now: Instant) {
-        // Some servers write a file from its beginning only: what comes early waits for what is before it (rclone's, which
-        // itself waits for a second, with as many requests as it works on at once).
+        // Some servers can write a file only from its beginning: bytes that are ready early wait for the bytes before them.
+        // (rclone's server itself waits for a second, with as many requests as it handles at once.)
         let wanted = match client.keeps_order() {
             true => None,
             false => {
@@ -725,7 +726,7 @@ impl Upload {
                 worker.work.came_early = true;
             }
             Err(status) if role == Role::First && self.options.opening == Opening::Exclusive => {
-                // Who came early has somebody else's file open.
+                // A worker that came early has opened somebody else's file.
                 self.abandon(id);
                 self.fail(status);
             }
@@ -738,12 +739,12 @@ impl Upload {
                     self.fail(status);
                 }
             }
-            // The client gives the kind of reply that belongs to a request, or a status.
+            // The client returns the kind of reply that belongs to a request, or a status.
             Ok(_) => drop(self.abandon(id)),
         }
     }
 
-    /// The file is there: those who came early may open it, and those who have it open may write.
+    /// Notes that the file exists: workers that came early may open it, and workers that have it open may write.
     fn has_created(&mut self) {
         self.created = true;
         self.workers.stir();
@@ -775,7 +776,7 @@ impl Upload {
         }
     }
 
-    /// A worker's session does not reach the file that was made.
+    /// Drops a worker whose session does not reach the created file.
     fn refuse_unmarked(&mut self, id: WorkerId, client: &mut Client) {
         let (handle, requests) = self.abandon(id);
         requests.into_iter().for_each(|request| client.cancel(request));
@@ -800,7 +801,7 @@ impl Upload {
         attributes
     }
 
-    /// A server that empties a file as it opens it has lost what was there.
+    /// Reports damage if the server emptied the file when it opened it.
     fn handle_intact(&mut self, least: u64, outcome: &Outcome) {
         if let Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) = outcome
             && *size < least
@@ -811,7 +812,7 @@ impl Upload {
         }
     }
 
-    /// Ends the file on this worker, when everything is written or is being written on this worker alone.
+    /// Finishes the file on this worker once everything is written, or is being written on this worker alone.
     fn finish_if_written(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         let WorkerState::Open(handle) = &self.workers[id].state else {
             return;
@@ -835,7 +836,7 @@ impl Upload {
         if !at_once {
             return self.measure(id, client);
         }
-        // What was there before may be longer, and of a source that shrank the bytes behind its end may have been written.
+        // An earlier file may be longer, and bytes past the end of a source that shrank may have been written.
         let cut = !self.is_fresh()
             || self.options.opening == Opening::Existing
             || self.ranges.end() != self.options.size;
@@ -848,7 +849,7 @@ impl Upload {
         self.close(id, handle, client);
     }
 
-    /// Asks for a step of the end on the worker that ends it.
+    /// Sends a request of a finishing step on the worker that finishes.
     fn ask(&mut self, id: WorkerId, request: Request, purpose: Purpose, client: &mut Client) {
         self.workers[id].asked.insert(client.request(request), purpose);
         self.finish.awaited += 1;
@@ -887,7 +888,7 @@ impl Upload {
         self.ask(id, Request::Close { handle }, Purpose::Close, client);
     }
 
-    /// Holds the file's size against what was written. A server that does not tell it is believed.
+    /// Compares the file's size with the number of bytes written. Trusts a server that does not report a size.
     fn handle_size(&mut self, id: WorkerId, client: &mut Client, outcome: &Outcome) {
         let Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) = outcome else {
             return;
@@ -898,7 +899,7 @@ impl Upload {
         }
         let handle = self.handle_to_finish(id);
         match handle {
-            // All that is missing is a hole: SETSTAT's size is not how to make it, since some fill the file with zeros then.
+            // Only a hole is missing. SETSTAT's size does not serve to make it, since some servers then fill the file with zeros.
             Some(handle) if size < end && size >= self.written_end && !self.finish.extended => {
                 self.finish.extended = true;
                 let write = Request::Write {
@@ -922,8 +923,8 @@ impl Upload {
         }
     }
 
-    /// Handles the result of a cut: the file may be empty by now, as a server was seen (Paramiko's) that truncates a
-    /// file to nothing and fills it up again.
+    /// Handles the result of a cut. The content may be gone by now: a server was seen (Paramiko's) that truncates a file to
+    /// nothing and fills it up again.
     fn handle_cut(&mut self, id: WorkerId, client: &mut Client, outcome: Outcome) {
         let Some(handle) = self.handle_to_finish(id) else {
             return;
@@ -955,7 +956,7 @@ impl Upload {
         self.ask(id, read, Purpose::Compare, client);
     }
 
-    /// Returns whether what was read back is what was written there.
+    /// Returns whether the data that was read back is the data that was written there.
     fn is_as_written(&self, outcome: Outcome) -> bool {
         match (outcome, &self.sample) {
             (Ok(Reply::Data(data)), Some((_, sample))) => {
@@ -966,7 +967,7 @@ impl Upload {
         }
     }
 
-    /// The next step, when all answers to the last one are here.
+    /// Begins the next step when all answers to the last step are here.
     fn continue_finish(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         if self.over
             || self.finish.worker != Some(id)
@@ -1009,7 +1010,7 @@ impl Upload {
         }
     }
 
-    /// Returns whether the server did not set the attributes of an open file, and may set those of a path.
+    /// Returns whether to set attributes by path, because the server did not set them on the open file.
     fn should_set_by_path(&self) -> bool {
         let refused = self.finish.attributes.as_ref();
         refused.is_some_and(|status| status.code != StatusCode::PERMISSION_DENIED)
@@ -1058,7 +1059,7 @@ impl Upload {
         }
     }
 
-    /// Takes everything from a worker; its file and the requests it had.
+    /// Takes all work from a worker. Returns its file and its requests.
     fn abandon(&mut self, id: WorkerId) -> (Option<Handle>, Vec<RequestId>) {
         let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
@@ -1103,7 +1104,7 @@ fn read(handle: &Handle, offset: u64, length: u64) -> Request {
 }
 
 impl Worker {
-    /// Returns whether nothing is wanted for it, waits on it or is under way.
+    /// Returns whether the worker has no bytes requested or waiting, and no request in flight.
     fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.work.prepared == 0
     }

@@ -23,23 +23,23 @@ use crate::status::{Status, StatusCode};
 pub struct WalkOptions {
     /// The directory to start in.
     pub root: Bytes,
-    /// The depth: 1 lists the root alone.
+    /// The number of levels: 1 lists the root alone.
     pub depth: usize,
-    /// Names that are left out.
+    /// Names to leave out.
     pub left_out: Option<LeftOut>,
     /// The budget for names that were not taken from the walk yet.
     pub budget: NameBudget,
 }
 
-/// Says of a path from the root, and whether it is a directory, that it is neither told nor entered. It is asked about a
-/// directory before what is in it.
+/// A predicate that leaves names out. Its arguments are a path from the root, and whether the path is a directory. A name left
+/// out is neither reported nor entered. A directory is checked before its entries.
 #[derive(Clone)]
 pub struct LeftOut(Arc<LeavesOut>);
 
 type LeavesOut = dyn Fn(&[u8], bool) -> bool + Send + Sync;
 
 impl LeftOut {
-    /// Names for which this is true.
+    /// Leaves out names for which `left_out` returns true.
     pub fn new(left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(left_out))
     }
@@ -52,7 +52,8 @@ impl fmt::Debug for LeftOut {
 }
 
 impl WalkOptions {
-    /// All of a tree. What is nested more than 2,048 deep cannot be reached by a path of 4,096 bytes, and fails.
+    /// Returns options to list a whole tree. Directories more than 2,048 deep cannot be reached by a path of 4,096 bytes, and
+    /// fail.
     pub fn new(root: impl Into<Bytes>) -> Self {
         Self {
             root: root.into(),
@@ -63,54 +64,54 @@ impl WalkOptions {
     }
 }
 
-/// Something that was found.
+/// An event of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WalkEvent {
-    /// A name. A directory comes before what is in it; there is no other order.
+    /// A name. A directory comes before its entries; there is no other order.
     Entry {
-        /// The path from the root, without a slash at either end. Each of its parts has been checked: none is empty,
-        /// `.` or `..`, none has a slash or NUL in it.
+        /// The path from the root, without a slash at either end. Each of its parts has been checked: none is empty, `.` or `..`,
+        /// none has a slash or NUL in it.
         path: Bytes,
-        /// Attributes, of the link itself if it is one. Links are not followed.
+        /// The attributes; for a link, those of the link itself. Links are not followed.
         attributes: FileAttributes,
-        /// The server's line for it, as [`DirEntry::longname`](crate::DirEntry::longname).
+        /// The server's line for the name, as [`DirEntry::longname`](crate::DirEntry::longname).
         longname: Bytes,
     },
-    /// A name that no file can have, or that its directory has listed before: left out, with what may be below. A server
-    /// that gives such wants files to be written elsewhere.
+    /// A name that no file can have, or that its directory has listed before. The name is left out, with anything below it: a
+    /// server that lists such names tries to have files written elsewhere.
     Refused {
         /// The directory's path from the root.
         directory: Bytes,
         /// The name.
         name: Bytes,
     },
-    /// A directory could not be read, or not to its end.
+    /// A directory could not be read, or only in part.
     Failed {
-        /// Its path from the root; empty for the root itself.
+        /// The directory's path from the root; empty for the root itself.
         directory: Bytes,
         /// The reason.
         status: Status,
     },
-    /// All has been told.
+    /// Everything has been reported.
     Finished,
 }
 
 /// A recursive listing as a state machine without I/O.
 ///
-/// Many directories are read at once, as many as their rate and the distance are worth within the server's handles, and
-/// several READDIRs for each are in flight: the server gives about a hundred names to each and answers those behind the
-/// last name with "end of file".
+/// Many directories are read at once, as many as their rate and the distance are worth within the server's handles, with several
+/// READDIRs in flight for each. The server returns about a hundred names for each READDIR, and "end of file" for those after the
+/// last name.
 pub struct Walk {
     options: WalkOptions,
-    /// Directories to read: the last found is read first, so that few wait at once.
+    /// Directories to read. The last directory found is read first, so that few wait at once.
     waiting: Waiting,
     open: HashMap<u64, Open>,
     next_open: u64,
-    /// Open directories that may be read further.
+    /// Open directories that can be read further.
     readable: Vec<u64>,
     asked: HashMap<RequestId, Purpose>,
-    /// In directories.
+    /// The pace, in directories.
     pace: Pace,
     events: VecDeque<WalkEvent>,
     events_bytes: usize,
@@ -118,11 +119,11 @@ pub struct Walk {
     listed: usize,
     /// READDIRs in flight.
     reading: usize,
-    /// The largest answer with names so far: what is set apart for one that is asked for.
+    /// The size of the largest answer with names so far. As much is reserved for each READDIR in flight.
     largest: usize,
     share: Share,
     finished: bool,
-    /// Keyed, so that nobody can choose names of one hash.
+    /// A keyed hasher, so that nobody can choose names with the same hash.
     hasher: RandomState,
 }
 
@@ -132,8 +133,8 @@ struct Directory {
     depth: usize,
 }
 
-/// Directories, one behind the other, of which the last is taken first: each its path, with that one's length and its depth
-/// behind it. A server may have made up a million.
+/// A stack of directories in one buffer: each directory is its path, followed by the path's length and the depth. A server may
+/// make up a million directories.
 #[derive(Default)]
 struct Waiting(Vec<u8>);
 
@@ -168,14 +169,14 @@ impl Waiting {
         self.0.is_empty()
     }
 
-    /// Returns the memory that they take.
+    /// Returns the memory that the directories take.
     fn held_bytes(&self) -> usize {
         self.0.capacity()
     }
 }
 
 impl Directory {
-    /// Returns the memory that it takes while it waits.
+    /// Returns the memory that the directory takes while it waits.
     fn held_bytes(&self) -> usize {
         self.path.len() + 2 * size_of::<usize>()
     }
@@ -185,19 +186,19 @@ struct Open {
     directory: Directory,
     handle: Option<Handle>,
     sent: SendMark,
-    /// READDIRs in flight, how many there should be, and how many names the last one brought.
+    /// READDIRs in flight, the number that should be, and the number of names in the last answer.
     reading: usize,
     ahead: usize,
     batch: usize,
     ended: bool,
-    /// Hashes of the names that it has listed.
+    /// Hashes of the names that the directory has listed.
     listed: HashSet<u64>,
 }
 
 enum Purpose {
     Opendir(u64),
     Readdir(u64),
-    /// The attributes of a name that came without a type.
+    /// LSTAT of a name that came without a type.
     Lstat(DirectoryEntry),
 }
 
@@ -207,37 +208,42 @@ struct DirectoryEntry {
     longname: Bytes,
 }
 
-/// Directories under way from the start, handles allowing.
+/// Directories in flight at the start, if handles allow.
 const FIRST_FLIGHT: u64 = 128;
-/// READDIRs in flight for a directory at first: small directories need one for the names and one for their end.
+/// READDIRs in flight for a directory at the start: small directories need one for the names and one for their end.
 const FIRST_AHEAD: usize = 2;
 const MOST_AHEAD: usize = 16;
-/// The names that sftp-server gives at once where a directory has them.
+/// The number of names that sftp-server returns at once if a directory has them.
 const FULL_BATCH: usize = 100;
-/// Events that may wait before nothing more is asked for.
+/// The number of waiting events at which no more names are requested.
 const MOST_EVENTS: usize = 16 * 1024;
-/// A server that makes up a tree without end must not fill the memory: what a walk may hold that it cannot put off where the
-/// budget is used up, in paths of waiting directories and hashes of names; room for such paths without growing; what a name and
-/// a hash take beside their bytes; the longest path; how deep; and how many names a directory may have.
+/// The memory for data that a walk cannot put off (paths of waiting directories, hashes of names) even if the budget is used up.
+/// A server that makes up a tree without end must not fill the memory.
 const LEAST: usize = 1024 * 1024;
+/// The room for waiting directories that is made at once.
 const LEAST_WAITING: usize = 4096;
+/// The memory of a name in addition to its bytes.
 const AN_EVENT: usize = 160;
+/// The memory of a hash.
 const A_HASH: usize = 20;
 /// An answer with a hundred names, as sftp-server gives it.
 const FIRST_LARGEST: usize = 32 * 1024;
+/// The most bytes of a path.
 const LONGEST_PATH: usize = 32 * 1024;
+/// The most levels of directories.
 const DEEPEST: usize = 2048;
+/// The most names in a directory.
 const MOST_NAMES: usize = 1 << 24;
 
 impl Walk {
-    /// A walk that begins when it is driven.
+    /// Returns a walk. It begins when it is driven.
     pub fn new(options: WalkOptions) -> Self {
         let mut waiting = Waiting::default();
         waiting.push(&Directory {
             path: Bytes::new(),
             depth: 1,
         });
-        let share = Share::of(options.budget.clone());
+        let share = Share::new(options.budget.clone());
         Self {
             options,
             waiting,
@@ -257,7 +263,7 @@ impl Walk {
         }
     }
 
-    /// Returns whether [`WalkEvent::Finished`] was given out or waits.
+    /// Returns whether [`WalkEvent::Finished`] was returned or is queued.
     pub fn is_over(&self) -> bool {
         self.finished
     }
@@ -312,7 +318,7 @@ impl Plan for Walk {
             Some(Purpose::Lstat(entry)) => {
                 let attributes = match outcome {
                     Ok(Reply::Attributes(attributes)) => attributes,
-                    // It was there a moment ago; who needs its attributes will meet the reason.
+                    // The name existed a moment ago. Whoever needs its attributes will get the error.
                     _ => FileAttributes::default(),
                 };
                 self.note_entry(entry, attributes);
@@ -326,7 +332,7 @@ impl Plan for Walk {
         let event = self.events.pop_front()?;
         self.events_bytes -= event.held_bytes();
         if self.events.is_empty() {
-            // What a queue has grown to is not kept for as long as the walk lives.
+            // Give back the memory of a queue that has grown.
             self.events.shrink_to(MOST_EVENTS / 16);
             self.account();
         }
@@ -349,22 +355,22 @@ impl Plan for Walk {
 }
 
 impl Walk {
-    /// Returns whether there is room for the names that one more READDIR brings. Where all was taken that it has told,
-    /// there is for one alone: else walks could wait for each other.
+    /// Returns whether there is room for the names of one more READDIR. A walk without waiting events or READDIRs in flight
+    /// always has room for one: otherwise walks could wait for each other.
     fn has_room(&mut self) -> bool {
         self.account();
         let is_at_rest = self.reading == 0 && self.events.is_empty();
         is_at_rest || self.share.budget().has_room_for(self.largest)
     }
 
-    /// Says what it holds now. Each READDIR in flight may bring as much as the largest answer so far.
+    /// Updates the walk's share of the budget. Each READDIR in flight may bring as much as the largest answer so far.
     fn account(&mut self) {
         let kept = self.waiting.held_bytes() + self.listed * A_HASH;
         self.share
             .set(self.reading * self.largest + kept + self.events_bytes);
     }
 
-    /// Returns whether what cannot be put off takes more than it may.
+    /// Returns whether data that the walk cannot put off takes more memory than it may.
     fn holds_too_much(&self, more: usize) -> bool {
         let kept = self.waiting.held_bytes() + self.listed * A_HASH + more;
         kept > LEAST && self.share.budget().is_exceeded()
@@ -377,7 +383,7 @@ impl Walk {
 
     fn open(&mut self, directory: Directory, client: &mut Client, now: Instant) {
         let path = match join(&self.options.root, &directory.path) {
-            // The user's home.
+            // The empty path is the user's home directory.
             empty if empty.is_empty() => Bytes::from_static(b"."),
             path => path,
         };
@@ -462,10 +468,10 @@ impl Walk {
         };
         let size = |entry: &DirEntry| entry.name.len() + entry.longname.len() + AN_EVENT;
         self.largest = self.largest.max(entries.iter().map(size).sum());
-        // No names are an end, too: asking on would continue forever.
+        // An answer without names is an end too: otherwise reading could continue forever.
         open.ended |= entries.is_empty();
-        // Fewer than a full batch: what is in flight already will most likely bring the end. Asking further ahead would
-        // have each small directory wait for answers that nobody needs.
+        // The batch is not full: READDIRs in flight will most likely bring the end. With more READDIRs each small directory would
+        // wait for answers that nobody needs.
         let full = entries.len() >= FULL_BATCH || entries.len() == open.batch;
         open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
         open.batch = entries.len();
@@ -482,7 +488,7 @@ impl Walk {
         let Some(open) = self.open.get_mut(&id) else {
             return;
         };
-        // A name that comes twice, as a link and then as a directory, would have files written through the link.
+        // A name that comes twice, as a link and then as a directory, would let files be written through the link.
         let new: Vec<bool> = entries
             .iter()
             .map(|entry| open.listed.insert(self.hasher.hash_one(&entry.name)))
@@ -511,9 +517,9 @@ impl Walk {
             longname,
         } = entry;
         match &name[..] {
-            // Every directory lists itself and the one above.
+            // Every directory lists itself and its parent.
             b"." | b".." => return,
-            // Harmless where nothing is entered.
+            // A repeated name is harmless if no directory is entered.
             _ if !new && self.options.depth == 1 => return,
             name if new && is_name(name) && directory.path.len() + name.len() < LONGEST_PATH => {}
             _ => {
@@ -590,7 +596,7 @@ impl Walk {
 }
 
 impl WalkEvent {
-    /// Returns the approximate memory that it takes.
+    /// Returns the approximate memory that the event takes.
     fn held_bytes(&self) -> usize {
         let bytes = match self {
             Self::Entry { path, longname, .. } => path.len() + longname.len(),

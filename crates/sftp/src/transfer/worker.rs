@@ -9,52 +9,51 @@ use crate::client::RequestId;
 use crate::reply::Handle;
 use crate::status::Status;
 
-/// One of the sessions that a transfer goes over. Each has a [`Client`](crate::Client) of its own, on a channel of the
-/// same or another connection.
+/// Identifies a session that a transfer uses. Each session has a [`Client`](crate::Client) of its own, on a channel of the same
+/// or another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(usize);
 
-/// The reason why a worker beside others takes no part. Its session is well and may be used for something else.
+/// The reason why a worker dropped out while others continue. Its session still works and may be used for something else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkerLoss {
     /// The file could not be opened there.
     Refused(Status),
-    /// The file opened there has another size or modification time than on the first worker: it was replaced or written
-    /// to in between, or the server did not tell. Pieces of different files must not be mixed.
+    /// The worker's file has a different size or modification time from the first worker's: it was replaced or written to in
+    /// between, or the server did not report them. Pieces of different files must not be mixed.
     AnotherFile,
 }
 
-/// A plan that goes over as many sessions as it is given.
+/// A plan that uses as many sessions as it is given.
 pub trait Striped: Plan<Worker = WorkerId> {
-    /// One more session.
+    /// Adds a session.
     fn add_worker(&mut self) -> WorkerId;
 
-    /// Has a worker take nothing more: what it has under way it still ends, and then it is removed. The rest is for the
-    /// others, which want to be driven.
+    /// Gives a worker no more work. The worker finishes what it has in flight, and is then removed. The rest is for the other
+    /// workers, which must be driven.
     fn retire_worker(&mut self, worker: WorkerId);
 
-    /// Returns whether one worker has made work for the others since this was last asked: the file is there now, or
-    /// what a worker had is for others. Each wants to be driven then, since of an idle session nothing comes that would
-    /// have it driven.
+    /// Returns whether a worker has made work for the others since the last call: the file exists now, or a worker has left its
+    /// work to the others. Drive every worker then, since an idle session receives nothing that would cause it to be driven.
     fn wants_all_driven(&mut self) -> bool;
 
-    /// Returns whether nothing comes of a worker any more: it was lost, removed, or retired and has ended what it had.
+    /// Returns whether a worker has ended: it was lost, removed, or retired and has finished its work.
     fn is_gone(&self, worker: WorkerId) -> bool;
 }
 
-/// The workers of a transfer. `Purpose` is what an answer is awaited to, `Work` what a worker has before it.
+/// The workers of a transfer. `Purpose` is the purpose of a pending request, `Work` is a worker's part of the transfer.
 pub(super) struct Workers<Purpose, Work> {
     workers: Vec<Worker<Purpose, Work>>,
-    /// Bytes in flight on one of them, at most.
+    /// The most bytes in flight on one worker.
     memory: u64,
-    /// One has made work for the others.
+    /// A worker has made work for the others.
     stirred: bool,
 }
 
 pub(super) struct Worker<Purpose, Work> {
     pub(super) state: WorkerState,
-    /// It ends what it has, and takes nothing more.
+    /// The worker finishes its work and takes no more.
     pub(super) retired: bool,
     pub(super) pace: Pace,
     pub(super) asked: HashMap<RequestId, Purpose>,
@@ -69,9 +68,9 @@ pub(super) enum WorkerState {
     Gone,
 }
 
-/// A worker's bytes in flight from the start: the first window of a session.
+/// The bytes in flight on a worker at the start: the first window of a session.
 const FIRST_FLIGHT: u64 = 2 * 1024 * 1024;
-/// The least that a slow worker has in flight: four of OpenSSH's largest reads.
+/// The least bytes in flight on a slow worker: four of OpenSSH's largest reads.
 const LEAST_FLIGHT: u64 = 1024 * 1024;
 
 impl<Purpose, Work> Workers<Purpose, Work> {
@@ -94,7 +93,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         WorkerId(self.workers.len() - 1)
     }
 
-    /// One has made work for the others.
+    /// Notes that a worker has made work for the others.
     pub(super) fn stir(&mut self) {
         self.stirred = true;
     }
@@ -107,12 +106,12 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         self.workers.get_mut(id.0)
     }
 
-    /// Takes the answered request off the list, and returns it if it is this worker's.
+    /// Removes an answered request from a worker's list. Returns its purpose, or `None` if the request is not this worker's.
     pub(super) fn take_answered(&mut self, id: WorkerId, request: RequestId) -> Option<Purpose> {
         self.get_mut(id)?.asked.remove(&request)
     }
 
-    /// All of them, those that are gone too.
+    /// Returns all workers, including those that are gone.
     pub(super) fn iter(&self) -> impl Iterator<Item = (WorkerId, &Worker<Purpose, Work>)> {
         let ids = (0..).map(WorkerId);
         ids.zip(&self.workers)
@@ -122,7 +121,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         self.workers.iter_mut()
     }
 
-    /// Returns the number of workers that take part, or may yet.
+    /// Returns the number of workers that take part or still may.
     pub(super) fn taking_part(&self) -> usize {
         self.workers.iter().filter(|worker| worker.takes_part()).count()
     }
@@ -134,12 +133,13 @@ impl<Purpose, Work> Workers<Purpose, Work> {
 }
 
 impl<Purpose, Work> Worker<Purpose, Work> {
-    /// Returns whether anything may come of it: one that has sent the file's end is closed, and waits for the answers.
+    /// Returns whether the worker still has work or answers to come. A worker that has sent CLOSE is `Gone`, but waits for
+    /// answers.
     pub(super) fn takes_part(&self) -> bool {
         !matches!(self.state, WorkerState::Gone) || !self.asked.is_empty()
     }
 
-    /// Is gone from now on; its file, and what answers were awaited to.
+    /// Marks the worker as gone. Returns its file and its pending requests.
     pub(super) fn leave(&mut self) -> (Option<Handle>, HashMap<RequestId, Purpose>) {
         let handle = match std::mem::replace(&mut self.state, WorkerState::Gone) {
             WorkerState::Open(handle) => Some(handle),
