@@ -1,7 +1,7 @@
 //! Finds the blocks of a file that are already right, by hashes made on both ends.
 //!
-//! SFTP has no hashes, so a shell on the server makes them, of whatever sha256 program it has. A server without a shell
-//! gives none: then nothing counts as right.
+//! SFTP has no hashes, so a shell on the server makes them, with any sha256 program it has. A server without a shell gives none:
+//! then no block counts as right.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -336,7 +336,7 @@ fn parse(output: &[u8]) -> Vec<Hashes> {
             (_, None) => {}
         }
     }
-    // After the last file's empty line.
+    // The last file's empty line has begun another file.
     while files.last().is_some_and(Vec::is_empty) && files.len() > 1 {
         files.pop();
     }
@@ -420,7 +420,7 @@ mod tests {
             .spawn()
             .unwrap();
         let files = [(name.clone(), 3), (name, 1)];
-        // It ends by itself: not every server tells it that the input has ended.
+        // The script ends by itself: not every server tells it that the input has ended.
         let mut input = shell.stdin.take().unwrap();
         std::io::Write::write_all(&mut input, &script(&files, true)).unwrap();
         let output = shell.wait_with_output().unwrap();

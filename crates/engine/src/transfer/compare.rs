@@ -1,4 +1,4 @@
-//! Whether what the target has is what the source has, by rsync's rules.
+//! Compares names at the source with those at the target, by rsync's rules.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -23,7 +23,7 @@ impl From<&FileAttributes> for Beside {
     fn from(found: &FileAttributes) -> Self {
         Self {
             kind: match found.file_type() {
-                // Servers that do not tell a type have files.
+                // Servers that report no type have files.
                 None | Some(FileType::Regular) => Kind::File,
                 Some(FileType::Directory) => Kind::Directory,
                 Some(FileType::Symlink) => Kind::Link,
@@ -55,13 +55,14 @@ impl From<&std::fs::Metadata> for Beside {
 /// The decision about a name that exists at the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is copied, since this is not as it is at the source.
+    /// The item is copied, because of these differences.
     Copy(Changes),
-    /// It stays, and gets this from the source.
+    /// The name stays, and gets these attributes of the source.
     Stays(Changes),
-    /// Its content decides: a file's hash, or where a link leads. Where that is the same, it stays and gets this.
+    /// The content decides: a file's hash, or a link's target. If the content is the same, the name stays and gets these
+    /// attributes.
     Content(Changes),
-    /// It stays as it is: that was asked for.
+    /// The name stays as it is, as the options ask.
     Left,
 }
 
@@ -102,7 +103,7 @@ pub(super) fn verdict(options: &CopyOptions, item: &Item, there: &Beside) -> Ver
     }
 }
 
-/// Whether a file is left alone as newer than the source. Of one time, it is where nothing else is compared.
+/// Returns whether a file is skipped as newer than the source. A file with the same time is skipped if nothing else is compared.
 fn is_newer(options: &CopyOptions, there: &Beside, modified: Option<i64>) -> bool {
     let (Kind::File, Some(there), Some(modified)) = (there.kind, there.modified, modified) else {
         return false;
@@ -110,7 +111,7 @@ fn is_newer(options: &CopyOptions, there: &Beside, modified: Option<i64>) -> boo
     there > modified || there == modified && options.compare == Comparison::Nothing
 }
 
-/// Returns which of time, owner and permissions differ and have to be set.
+/// Returns the attributes (time, owner, permissions) that differ and have to be set.
 fn looks(options: &CopyOptions, item: &Item, there: &Beside) -> Changes {
     let mut changes = Changes::default();
     if !options.preserve {
@@ -130,7 +131,7 @@ fn looks(options: &CopyOptions, item: &Item, there: &Beside) -> Changes {
     changes
 }
 
-/// The directory that a path below the target's root is in, and its name there.
+/// Returns the directory of a path below the target's root, and the name there.
 pub(super) fn split(path: &Bytes) -> (Bytes, Bytes) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (path.slice(..at), path.slice(at + 1..)),
@@ -172,7 +173,7 @@ mod tests {
         }
     }
 
-    fn said(change: impl Fn(&mut CopyOptions), there: &Beside) -> Verdict {
+    fn decide(change: impl Fn(&mut CopyOptions), there: &Beside) -> Verdict {
         let mut options = CopyOptions::default();
         options.preserve = true;
         options.compare = Comparison::SizeAndTime;
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn size_and_time_decide_and_the_rest_is_set() {
-        let usual = |there| said(|_| {}, &there);
+        let usual = |there| decide(|_| {}, &there);
         let nothing = Changes::default();
         assert_eq!(usual(there(Kind::File, 5, 100, 0o644)), Verdict::Stays(nothing));
         assert_eq!(
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn other_comparisons_leave_the_time_to_be_set() {
-        let other = |compare, there| said(|options| options.compare = compare, &there);
+        let other = |compare, there| decide(|options| options.compare = compare, &there);
         let newer = there(Kind::File, 5, 101, 0o644);
         assert_eq!(other(Comparison::Size, newer), Verdict::Stays(Changes::TIME));
         assert_eq!(other(Comparison::Content, newer), Verdict::Content(Changes::TIME));
@@ -223,18 +224,18 @@ mod tests {
         let kept = |options: &mut CopyOptions| options.owners = true;
         let changed = Changes::OWNER | Changes::MODE;
         assert_eq!(
-            said(kept, &there(Kind::File, 5, 100, 0o644)),
+            decide(kept, &there(Kind::File, 5, 100, 0o644)),
             Verdict::Stays(changed)
         );
         assert_eq!(
-            said(kept, &there(Kind::File, 5, 100, 0o4644)),
+            decide(kept, &there(Kind::File, 5, 100, 0o4644)),
             Verdict::Stays(Changes::OWNER)
         );
     }
 
     #[test]
     fn what_is_newer_is_left_where_that_was_asked_for() {
-        let update = |there| said(|options| options.update = true, &there);
+        let update = |there| decide(|options| options.update = true, &there);
         assert_eq!(update(there(Kind::File, 9, 101, 0o644)), Verdict::Left);
         assert_eq!(
             update(there(Kind::File, 9, 100, 0o644)),

@@ -1,7 +1,7 @@
-//! Deletion of what the target has and the source has not.
+//! Deletion of names that the target has and the source does not have.
 //!
-//! Nothing is deleted unless everything was copied: a source that could not be listed to its end would have more names than
-//! were seen. What the filters leave out stays, with the directories that it is in.
+//! Nothing is deleted unless everything was copied: a source that could not be listed completely may have more names than were
+//! seen. Names that the filters leave out stay, with the directories that they are in.
 
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::Ordering;
@@ -30,14 +30,14 @@ use crate::sftp::{FileType, Sftp};
 
 /// Requests for single names in flight.
 const AT_ONCE: u16 = 64;
-/// The memory of a path beside its bytes, in a list that grows by doubling.
+/// The memory of a path in addition to its bytes, in a list that grows by doubling.
 const A_PATH: usize = 128;
-/// So many names of a directory need not ask for room.
+/// The number of names in a directory that need no room in the budget.
 const LEAST: usize = 256;
-/// Directories of longer paths are not gone through one by one: servers take no longer ones.
+/// The longest path of a directory that is emptied name by name: servers take no longer paths.
 const LONGEST: usize = 4096;
 
-/// Deletes what the target has in the directories that were copied and no source has.
+/// Deletes the names in the copied directories at the target that no source has.
 pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
     if !job.deletion.is_wanted() {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
             let here = job.clone();
             match blocking(move || here.open_directory(&path)).await {
                 Ok(local) => Target::Local(Arc::new(local)),
-                // A dry run has not made it.
+                // A dry run has not created the directory.
                 Err(_) if job.options.dry_run => return Ok(()),
                 Err(error) => {
                     job.progress.failed(root.clone(), Reason::local(root, &error));
@@ -79,8 +79,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     Ok(())
 }
 
-/// Deletes a directory that is in the way of something else, where that was asked for. What the filters protect stays, and
-/// the directory with it.
+/// Deletes a directory that is in the way of an item. Names that the filters protect stay, and the directory with them.
 pub(super) async fn make_way(job: &Arc<Job>, target: &Target, item: &Item) -> Result<(), Error> {
     let (directory, name) = split(&item.target);
     let sources = job.deletion.paths_below(&directory, item.below);
@@ -102,25 +101,25 @@ struct Extraneous {
     job: Arc<Job>,
     target: Target,
     directory: Bytes,
-    /// The directory's path below each source that has it, which patterns are matched with.
+    /// The directory's path below each source that has it, for matching patterns.
     sources: Arc<HashSet<Bytes>>,
 }
 
-/// Finds the names in a directory at the target that no source has.
+/// The search for names in a directory at the target that no source has.
 struct Sieve {
     extraneous: Extraneous,
     known: Arc<KnownNames>,
     held: Held,
-    /// Names that were found, with their hashes: the first ones in this order where there is no room for all of them.
+    /// Names that were found, with their hashes: the first ones in this order if there is no room for all of them.
     found: BinaryHeap<(u64, Bytes, bool)>,
-    /// The last one of those that were found before: what follows it is looked for.
+    /// The last name that was found before: names after it are looked for.
     after: Option<(u64, Bytes)>,
     least: usize,
-    /// There were more than there was room for: those are found when the directory is listed again.
+    /// All names were found. Otherwise the rest are found when the directory is listed again.
     is_all: bool,
     /// No other names stay in the directory.
     is_bare: bool,
-    /// The number of its names that were copied.
+    /// The number of the directory's names that were copied.
     copied: usize,
 }
 
@@ -172,7 +171,7 @@ impl Sieve {
     }
 }
 
-/// The paths of a directory and what is in it, of which there is room for more, or was not.
+/// The paths of a directory and its content, as far as there is room for them.
 struct Found {
     held: Held,
     names: Vec<(Bytes, bool)>,
@@ -194,7 +193,7 @@ impl Found {
         self.is_all = true;
     }
 
-    /// A path, unless there is no room for it.
+    /// Adds a path if there is room for it.
     fn add(&mut self, path: Bytes, is_directory: bool) {
         self.is_all &= self.names.len() < LEAST || self.held.grow(A_PATH + path.len());
         if self.is_all {
@@ -207,18 +206,18 @@ impl Found {
 struct Level {
     at: Extraneous,
     known: Arc<KnownNames>,
-    /// So many names need not ask for room.
+    /// The number of names that need no room in the budget.
     least: usize,
     /// Names to be deleted, and the room that they take.
     names: Vec<(u64, Bytes, bool)>,
     held: Held,
-    /// The last one of those that were found so far, in the order of their hashes.
+    /// The last name found so far, in the order of the hashes.
     after: Option<(u64, Bytes)>,
     is_listed: bool,
-    /// Nothing else stays in it.
+    /// Nothing else stays in the directory.
     is_bare: bool,
-    /// So many levels further in there may be room for all of a directory: each time that there is none, twice as many as
-    /// before are gone through one by one.
+    /// The number of levels further in at which there may be room for a whole directory. Each time that there is none, twice as
+    /// many levels as before are emptied name by name.
     untried: usize,
     step: usize,
 }
@@ -252,7 +251,7 @@ impl Level {
         let sieve = match target.sift(sieve).await {
             Ok(sieve) => sieve,
             Err(reason) => {
-                // What a dry run has not made is not there.
+                // A dry run has not created the directory.
                 if !job.options.dry_run {
                     job.progress.failed(directory.clone(), reason);
                 }
@@ -260,12 +259,12 @@ impl Level {
                 return;
             }
         };
-        // All names were copied, and some are not there: the file system takes another name for the same, as those do
-        // that know no case. What seems to be too much may be what was copied.
+        // All names were copied, and some do not exist: the file system takes another name for the same, as case-insensitive ones
+        // do. Names that seem extraneous may be copies.
         if sieve.copied < self.known.count_copied() && !job.options.dry_run && !sieve.found.is_empty() {
             let message = format!(
                 "nothing was deleted in {}: names there are not those that were copied",
-                target.shown(directory)
+                target.format_path(directory)
             );
             job.progress.failed(directory.clone(), message);
             (self.is_listed, self.is_bare) = (true, false);
@@ -290,14 +289,15 @@ impl Extraneous {
     }
 
     async fn delete(&self, turns: &Semaphore) -> Result<(), Error> {
-        /// Of directories with more names one at a time is in memory.
+        /// Directories with more names than this are in memory one at a time.
         const MANY: usize = 16 * 1024;
-        // Listed before the copy, it had nothing but what the sources have, and what was made since is theirs, too.
+        // A new directory has only names of the sources. So has one whose listing was used up: later names come from the sources,
+        // too.
         let is_new = self.job.tree.parent(&path::join(&self.directory, b"name")) == Some(Origin::Made);
         if is_new || self.job.there.is_used_up(&self.directory) {
             return Ok(());
         }
-        // Never closed.
+        // The semaphore is never closed.
         let turn = turns.acquire().await.ok();
         let known = self.job.tree.names_in(&self.directory)?;
         if known.len() <= MANY {
@@ -309,10 +309,10 @@ impl Extraneous {
         self.delete_unknown(known).await.map(drop)
     }
 
-    /// Deletes what is in the directory and not known, as much at a time as there is room for. Returns whether nothing else
-    /// stays there.
+    /// Deletes the names in the directory that are not known, as many at a time as there is room for. Returns whether none of
+    /// them stays.
     async fn delete_unknown(&self, known: KnownNames) -> Result<bool, Error> {
-        // A list, and not a function that calls itself: somebody else may have nested the directories.
+        // A list rather than recursion: somebody else may have nested the directories.
         let mut levels = vec![Level::new(self.clone(), known, LEAST)];
         let mut is_bare = true;
         while let Some(level) = levels.last_mut() {
@@ -344,7 +344,7 @@ impl Extraneous {
             } else if path.len() > LONGEST {
                 let message = format!(
                     "{}: the directories are nested too deep",
-                    self.target.shown(&path)
+                    self.target.format_path(&path)
                 );
                 self.job.progress.failed(path, message);
                 level.is_bare = false;
@@ -361,7 +361,7 @@ impl Extraneous {
         Ok(is_bare)
     }
 
-    /// The same for a directory in it that no source has.
+    /// Returns the deletion for a directory in this one that no source has.
     fn inner(&self, name: &Bytes, directory: Bytes) -> Self {
         let sources = self.sources.iter().map(|source| path::join(source, name));
         Self::new(&self.job, &self.target, directory, sources.collect())
@@ -372,18 +372,18 @@ impl Extraneous {
         self.is_backup(&path::join(&self.directory, name)) || self.is_protected(name, is_directory)
     }
 
-    /// Whether the filters leave a path below the directory out.
+    /// Returns whether the filters leave out a path below the directory.
     fn is_protected(&self, path: &[u8], is_directory: bool) -> bool {
         is_protected(&self.job, &self.sources, path, is_directory)
     }
 
-    /// Whether a path is one of a backup, which stays.
+    /// Returns whether a path belongs to a backup, which stays.
     fn is_backup(&self, path: &[u8]) -> bool {
         is_backup(&self.job, &self.target, path)
     }
 
-    /// Deletes a directory and what is in it, but for what is protected and the directories that it is in. Returns whether
-    /// nothing of it stays.
+    /// Deletes a directory and its content, except protected names and the directories that they are in. Returns whether nothing
+    /// of it stays.
     async fn delete_tree(&self, name: &Bytes) -> Result<bool, Error> {
         let root = path::join(&self.directory, name);
         if let Some(is_gone) = self.delete_whole(name, &root).await? {
@@ -394,7 +394,8 @@ impl Extraneous {
         Ok(is_bare && self.delete_one(root, true).await?)
     }
 
-    /// Deletes a directory with all that is in it; whether nothing of it stays. `None`: there is no room for so many names.
+    /// Deletes a directory with all its content. Returns whether nothing of it stays; `None` if there is no room for so many
+    /// names.
     async fn delete_whole(&self, name: &Bytes, root: &Bytes) -> Result<Option<bool>, Error> {
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
@@ -435,7 +436,7 @@ impl Extraneous {
         while let Some(is_deleted) = deletions.next().await {
             is_gone &= is_deleted?;
         }
-        // A directory was found before what is in it.
+        // A directory was found before its content.
         for (path, _) in directories.into_iter().rev() {
             if !protected.contains(&path) {
                 is_gone &= self.delete_one(path, true).await?;
@@ -444,13 +445,13 @@ impl Extraneous {
         Ok(Some(is_gone))
     }
 
-    /// Returns whether what is deleted stays in its directory under another name.
+    /// Returns whether deleted files stay in their directory under other names.
     fn keeps_backups_beside(&self) -> bool {
         let backup = self.job.options.backup.as_ref();
         backup.is_some_and(|backup| backup.directory.is_none())
     }
 
-    /// Deletes one name; whether nothing of it stays.
+    /// Deletes one name. Returns whether nothing of it stays.
     async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<bool, Error> {
         if !self.job.options.dry_run
             && let Err(reason) = self.target.delete(&self.job, &path, is_directory).await?
@@ -468,7 +469,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The directories that something is in stay with it.
+/// Protects the directories that a path is in.
 fn protect(protected: &mut HashSet<Bytes>, top: &Bytes, path: &Bytes) {
     let mut directory = parent(path);
     while directory.len() >= top.len() && protected.insert(directory.clone()) {
@@ -494,7 +495,7 @@ fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: 
 }
 
 impl Target {
-    /// Gives a sieve the names in its directory.
+    /// Passes the names in a sieve's directory to the sieve.
     async fn sift(&self, mut sieve: Sieve) -> Result<Sieve, Reason> {
         let directory = sieve.extraneous.directory.clone();
         match self {
@@ -527,7 +528,7 @@ impl Target {
         }
     }
 
-    /// The paths of a directory and what is in it, each directory before what is in it.
+    /// Returns the paths of a directory and its content, each directory before its content.
     async fn tree(
         &self,
         top: &Bytes,
@@ -539,7 +540,7 @@ impl Target {
                 let (local, top) = (local.clone(), top.clone());
                 blocking(move || {
                     found.add(top.clone(), true);
-                    // Grows while it is gone through.
+                    // The list grows during the loop.
                     let mut at = 0;
                     while let Some((directory, is_directory)) = found.names.get(at).cloned()
                         && found.is_all
@@ -586,7 +587,7 @@ impl Target {
         }
     }
 
-    /// Deletes one name. Fails when there is no session; gives a sentence when the name stays.
+    /// Deletes one name. Fails if there is no session; returns a reason if the name stays.
     async fn delete(&self, job: &Job, path: &Bytes, is_directory: bool) -> Result<Result<(), Reason>, Error> {
         match self {
             Self::Local(local) => {
@@ -619,8 +620,8 @@ impl Target {
                     }
                 };
                 match sessions.with(delete).await {
-                    // Of a session that was lost, the server may have heard.
                     Ok(()) => Ok(Ok(())),
+                    // A session that was lost may have deleted the name.
                     Err(error) if error.is_no_such_file() => Ok(Ok(())),
                     Err(error @ Error::File { .. }) => Ok(Err(error.into())),
                     Err(error) => Err(error),
@@ -629,8 +630,8 @@ impl Target {
         }
     }
 
-    /// A path below the target's root, for people.
-    fn shown(&self, path: &Bytes) -> String {
+    /// Formats a path below the target's root for people.
+    fn format_path(&self, path: &Bytes) -> String {
         match self {
             Self::Local(local) => shown(local.shown(path).as_os_str().as_encoded_bytes()),
             Self::Server(sessions, root) => {

@@ -1,4 +1,4 @@
-//! Copies towards this machine.
+//! Copies to this machine.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +38,7 @@ pub(super) struct Down {
     job: Arc<Job>,
     sessions: Arc<Sessions>,
     directory: Arc<LocalDirectory>,
-    /// Where it comes from and where it goes, by name.
+    /// The names of both ends of the copy.
     from: Vec<u8>,
     here: Vec<u8>,
     /// Temporary names of files that no later copy resumes.
@@ -47,7 +47,7 @@ pub(super) struct Down {
 
 /// Names that are looked at together.
 const BATCH: usize = 512;
-/// Written at once: large enough for the disk, small enough for the next batch to gather meanwhile.
+/// The bytes to write at once: enough for the disk, and few enough to let the next batch gather meanwhile.
 const WRITE: usize = 8 * 1024 * 1024;
 /// Links that are read at once.
 const LINKS: usize = 64;
@@ -76,7 +76,7 @@ impl Down {
         })
     }
 
-    /// Copies what comes until no more comes.
+    /// Copies items until no more come.
     pub(super) async fn run(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
@@ -88,13 +88,13 @@ impl Down {
         .map(drop)
     }
 
-    /// Says what would be copied and what is there already.
+    /// Reports the names that would be copied and those that exist already.
     pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         self.sort(items, None).await
     }
 
-    /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
-    /// says what would be copied.
+    /// Makes directories and links, skips unchanged names, and hands on the files, small and large ones; or only reports the
+    /// names that would be copied.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
@@ -149,7 +149,7 @@ impl Down {
         Ok(())
     }
 
-    /// Something else than a file or link is where one is to be: a directory goes with what is in it.
+    /// Deletes a directory, with its content, that is in the place of a file or link.
     async fn make_way(&self, item: &Item) -> Result<(), Error> {
         let found = self.directory.look(&item.target, false).ok().flatten();
         if found.is_some_and(|found| found.kind == Kind::Directory) {
@@ -159,7 +159,7 @@ impl Down {
         Ok(())
     }
 
-    /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
+    /// Hands a file on to be copied, or reports that it would be. Returns `false` if nobody copies any more.
     async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> Result<bool, Error> {
         self.job.tree.touch(&item.target);
         let Some([small, large]) = queues else {
@@ -183,7 +183,7 @@ impl Down {
         Ok(queue.send(item).await.is_ok())
     }
 
-    /// The same for files whose content was compared.
+    /// Settles files whose content was compared: the same ones stay, the others are handed on.
     async fn hand_on_compared(
         &self,
         compared: Vec<Compared>,
@@ -213,7 +213,7 @@ impl Down {
         Ok(true)
     }
 
-    /// Writes a file into what is not a regular file.
+    /// Writes a file into a target that is not a regular file.
     async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
         let (sftp, job) = (self.sessions.first(), &self.job);
         match pour::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
@@ -249,15 +249,14 @@ impl Down {
             match self.large_one(&item).await? {
                 Ok(length) => self
                     .job
-                    .copied(item, |item| local_path(&self.directory, item), length),
+                    .report_copied(item, |item| local_path(&self.directory, item), length),
                 Err(message) => self.job.failed(item.target, message),
             }
         }
         Ok(())
     }
 
-    /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
-    /// file is what failed.
+    /// Copies one file over as many sessions as it is worth. Fails if there are none left; returns a reason if the file fails.
     async fn large_one(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let keep = self.job.options.partial;
         let (directory, target) = (self.directory.clone(), item.target.clone());
@@ -328,7 +327,7 @@ impl Down {
             })
             .await;
             part = written;
-            self.job.progress.kept(moved);
+            self.job.progress.count_kept(moved);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(End::Failed(status))) => {
@@ -340,7 +339,7 @@ impl Down {
                     return Ok(Err(Reason::from(error) + part.aftermath()));
                 }
                 Ok(Some(End::Finished(length))) => {
-                    // Closes the file on every session.
+                    // This closes the file on every session.
                     drop(striped);
                     let looks = looks(&self.job, item.mode, item.times, item.owner);
                     let sync = self.job.options.sync;
@@ -368,7 +367,7 @@ impl Down {
         ])
     }
 
-    /// Why a file could not be written, of which so many bytes stay.
+    /// Returns the reason why a file could not be written; `there` is the number of its bytes that stay.
     fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
         unwritten(&self.directory, (&item.target, item.size), error, there)
     }
@@ -378,7 +377,7 @@ impl Down {
     }
 }
 
-/// The name that an item has of its own until it is whole.
+/// Returns the temporary name of an item.
 fn own(names: &part::Names, directory: &LocalDirectory, item: &Item) -> Option<Arc<Own>> {
     names.own(
         &item.source,
@@ -396,7 +395,7 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<
     }
 }
 
-/// Why something could not be written, of which so many bytes stay.
+/// Returns the reason why a file could not be written; `there` is the number of its bytes that stay.
 pub(super) fn unwritten(
     directory: &LocalDirectory,
     (target, size): (&Bytes, u64),
@@ -419,8 +418,8 @@ pub(super) fn unwritten(
     }
 }
 
-/// Makes directories, and leaves what is there already; gives back files and links that are to be copied, with what is to be
-/// set of those whose content decides.
+/// Makes directories and skips unchanged names. Returns the files and links to copy, with the attributes to set on those whose
+/// content decides.
 fn prepare(
     job: &Job,
     directory: &LocalDirectory,
@@ -439,7 +438,7 @@ fn prepare(
                 job.progress.failed_below(item.target, &path);
                 continue;
             }
-            // There is nothing in it but what this copy puts there.
+            // Only this copy puts anything into that directory.
             Some(Origin::Made) => None,
             Some(Origin::Found) => directory.look(&item.target, item.named).ok().flatten(),
         };
@@ -454,7 +453,7 @@ fn prepare(
         match verdict {
             Verdict::Left => {
                 job.compare_clocks(found.as_ref());
-                job.progress.skipped(&item);
+                job.progress.report_skipped(&item);
             }
             Verdict::Stays(looks) => stays(job, directory, &item, looks),
             Verdict::Copy(changes) => {
@@ -467,7 +466,7 @@ fn prepare(
     Ok(files)
 }
 
-/// Makes a directory, and notes it where it wants to be finished.
+/// Makes a directory, and notes it if it has to be finished.
 fn make_directory(
     job: &Job,
     directory: &LocalDirectory,
@@ -481,7 +480,7 @@ fn make_directory(
     if job.options.dry_run {
         job.tree.hold(&item.target, Origin::Found);
         match (looks, verdict) {
-            (Some(looks), _) => job.progress.adjusted(&item, looks),
+            (Some(looks), _) => job.progress.report_adjusted(&item, looks),
             (None, Verdict::Copy(changes)) => {
                 item.changes = changes;
                 job.tree.touch(&item.target);
@@ -492,7 +491,7 @@ fn make_directory(
         return Ok(());
     }
     if job.options.delete && matches!(verdict, Verdict::Copy(changes) if changes.has(Changes::KIND)) {
-        // What is in the way, and no directory: of a link that itself. Where it stays, the next step says why.
+        // Remove a file or link that is in the way (a link itself, not its target). If it stays, the next step reports why.
         let _ = directory.delete(&item.target, false);
     }
     let new = match directory.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
@@ -508,7 +507,7 @@ fn make_directory(
     match looks.filter(|_| !new) {
         Some(looks) => {
             item.is_right = looks.is_empty();
-            job.progress.adjusted(&item, looks);
+            job.progress.report_adjusted(&item, looks);
         }
         None => {
             job.tree.touch(&item.target);
@@ -540,11 +539,11 @@ fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
             return job.failed(item.target.clone(), reason);
         }
     }
-    job.progress.adjusted(item, changes);
+    job.progress.report_adjusted(item, changes);
 }
 
-/// Copies a symbolic link, as it is. `compared`: where it leads decides; it has these looks to be set where that is the
-/// same.
+/// Copies a symbolic link as it is. With `compared`, the link's target decides: if it is the same, the link gets these
+/// attributes.
 async fn link(
     job: Arc<Job>,
     directory: Arc<LocalDirectory>,
@@ -601,7 +600,7 @@ struct SmallDown<'a> {
 impl Work for SmallDown<'_> {
     type Plan = ManyDownload;
 
-    /// 20,000 files of 4 KiB take 1.27 s, and 1.32 s with four, where rsync takes 1.08 s (two busy cores).
+    /// 20,000 files of 4 KiB take 1.27 s, and 1.32 s with four sessions; rsync takes 1.08 s (two busy cores).
     const NEAR: usize = 2;
 
     fn files(&mut self) -> &mut SmallFiles<ManyDownload> {
@@ -609,7 +608,7 @@ impl Work for SmallDown<'_> {
     }
 
     fn add(&mut self, item: Item) {
-        // A size that a directory told and that is 0 says nothing: the files of /proc have it.
+        // A listed size of 0 says nothing: files in /proc have it.
         let size = Some(item.size).filter(|size| *size > 0);
         let file = self.files.shared.plan().add(item.source.clone(), size);
         self.files.known.insert(file, item);
@@ -638,7 +637,7 @@ impl Work for SmallDown<'_> {
         self.files.shared.changed.notified().await;
     }
 
-    /// Nothing to do: their written parts are gone with the session.
+    /// Does nothing: the written parts are gone with the session.
     fn lost(&mut self) {}
 }
 
@@ -656,7 +655,7 @@ impl SmallDown<'_> {
         events
     }
 
-    /// Writes what has come and tells of the files that are done.
+    /// Writes the data that has arrived, and reports the files that are done.
     async fn write(&mut self, events: Vec<ManyDownloadEvent>) {
         let (job, directory) = (self.down.job.clone(), self.down.directory.clone());
         let mut touched = HashMap::new();
@@ -747,7 +746,7 @@ impl Writing {
                 match writer.install(length, looks, self.job.options.sync) {
                     Ok(()) => self
                         .job
-                        .copied(item, |item| local_path(&self.directory, item), length),
+                        .report_copied(item, |item| local_path(&self.directory, item), length),
                     Err(error) => {
                         let message = unwritten(&self.directory, (&item.target, item.size), &error, 0);
                         self.job.failed(item.target, message);
@@ -773,7 +772,7 @@ impl Writing {
         }
     }
 
-    /// The file that is written; `None` for one that has failed before.
+    /// Returns the writer of a file; `None` if the file has failed before.
     fn writer(&mut self, file: FileId) -> io::Result<Option<&mut PartFile>> {
         let Some(item) = self.items.get(&file) else {
             return Ok(None);
@@ -801,7 +800,7 @@ impl Writing {
     }
 }
 
-/// Where a file is on this machine.
+/// Returns a file's path on this machine.
 fn local_path(directory: &LocalDirectory, item: &Item) -> Bytes {
     let path = directory.shown(&item.target);
     Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes())
@@ -812,8 +811,8 @@ enum End {
     Failed(Status),
 }
 
-/// Writes a batch of a large file's events, joining what lies side by side; how the file ended, if it has, and the
-/// bytes that are on the disk now.
+/// Writes a batch of a large file's events, joining adjacent data. Returns how the file ended, if it has, and the number of bytes
+/// that are on the disk now.
 fn write_large(part: &PartFile, events: Vec<DownloadEvent>) -> (io::Result<Option<End>>, u64) {
     let mut moved = 0;
     let mut run: Vec<Bytes> = Vec::new();

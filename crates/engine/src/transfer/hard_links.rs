@@ -1,6 +1,6 @@
-//! Names of one file at the source become names of one file at the target.
+//! Makes the names of one file at the source names of one file at the target.
 //!
-//! The first name that is found is copied as any file is; the others are made when everything else has been copied.
+//! The first name that is found is copied like any file; the others are made when everything else has been copied.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::sftp::{FileAttributes, Sftp};
 /// Names that are made at once.
 const AT_ONCE: usize = 64;
 
-/// Refuses what cannot be done: SFTP tells of no file whether it has other names.
+/// Fails if hard links cannot be kept: SFTP does not report whether a file has other names.
 pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Result<(), Error> {
     if !wanted {
         return Ok(());
@@ -47,13 +47,13 @@ pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Res
     }
 }
 
-/// Makes the other names, when the first ones are there.
+/// Makes the other names, after the first names were copied.
 pub(super) async fn make(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
     let Place::Server(sessions) = to else {
         return Ok(());
     };
     let links = job.hard_links.take().into_iter();
-    let links = links.map(|other| one(job, sessions, root, other));
+    let links = links.map(|other| make_one(job, sessions, root, other));
     let mut links = futures_util::stream::iter(links).buffer_unordered(AT_ONCE);
     while let Some(made) = links.next().await {
         made?;
@@ -61,7 +61,7 @@ pub(super) async fn make(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(),
     Ok(())
 }
 
-async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Other) -> Result<(), Error> {
+async fn make_one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Other) -> Result<(), Error> {
     let Other { mut item, first } = other;
     let (path, first_path) = (path::in_root(root, &item.target), path::in_root(root, &first));
     if job.is_over() {
@@ -83,7 +83,7 @@ async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Othe
         let target = delete::Target::Server(sessions.clone(), root.clone());
         delete::make_way(job, &target, &item).await?;
         if job.options.dry_run {
-            linked(job, item);
+            report_link(job, item);
             return Ok(());
         }
         found = match look(sessions, &path).await {
@@ -95,7 +95,7 @@ async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Othe
         .as_ref()
         .map(|found| verdict(&job.options, &item, &Beside::from(found)));
     if matches!(verdict, Some(Verdict::Left)) || found.is_some() && job.options.ignore_existing {
-        job.progress.skipped(&item);
+        job.progress.report_skipped(&item);
         return Ok(());
     }
     let is_replaced = |found: &FileAttributes| matches!(Beside::from(found).kind, Kind::File | Kind::Link);
@@ -110,10 +110,10 @@ async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Othe
         Some(_) => Changes::LINK,
     };
     if job.options.dry_run {
-        // Whether they are one file is not told: alike, they are taken to be.
+        // A dry run cannot see whether both names belong to one file: files that are alike are taken for one.
         match verdict {
-            Some(Verdict::Stays(_) | Verdict::Content(_)) => job.progress.skipped(&item),
-            _ => linked(job, item),
+            Some(Verdict::Stays(_) | Verdict::Content(_)) => job.progress.report_skipped(&item),
+            _ => report_link(job, item),
         }
         return Ok(());
     }
@@ -126,7 +126,7 @@ async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Othe
         job.failed(item.target, message);
         return Ok(());
     }
-    // The same file, most likely.
+    // Both names most likely belong to one file already.
     let is_alike = found == of;
     if found.is_some()
         && !is_alike
@@ -134,20 +134,20 @@ async fn one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other: Othe
     {
         return job.go_on_after(item.target, error);
     }
-    // Also by what turns out to be there.
+    // Making a link changes the directory, even if the name belongs to the file already.
     job.tree.touch(&item.target);
     let link = async |sftp: Sftp| link(&sftp, &first_path, &path, found.is_some()).await;
     match sessions.with(link).await {
-        Ok(true) => linked(job, item),
-        Ok(false) => job.progress.skipped(&item),
+        Ok(true) => report_link(job, item),
+        Ok(false) => job.progress.report_skipped(&item),
         Err(error) => return job.go_on_after(item.target, error),
     }
     Ok(())
 }
 
-fn linked(job: &Job, item: Item) {
+fn report_link(job: &Job, item: Item) {
     job.tree.touch(&item.target);
-    // Its content goes nowhere.
+    // The content is not sent.
     job.progress.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
     job.progress.copied(item.target, 0, item.changes);
 }
@@ -160,7 +160,7 @@ async fn look(sessions: &Sessions, path: &Bytes) -> Result<Option<FileAttributes
     }
 }
 
-/// Makes `path` another name of `file`; whether it was none before.
+/// Makes `path` another name of `file`. Returns `false` if it was one before.
 async fn link(sftp: &Sftp, file: &Bytes, path: &Bytes, is_there: bool) -> Result<bool, Error> {
     let new = part::random(path);
     sftp.hardlink(file, &new).await?;
@@ -168,7 +168,7 @@ async fn link(sftp: &Sftp, file: &Bytes, path: &Bytes, is_there: bool) -> Result
         true => sftp.rename_posix(&new, path).await,
         false => sftp.rename(&new, path).await,
     };
-    // Of two names of one file rename(2) does nothing, and leaves both.
+    // rename(2) does nothing for two names of one file, and leaves both.
     let removed = sftp.remove(&new).await;
     renamed?;
     match removed {

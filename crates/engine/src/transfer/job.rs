@@ -44,27 +44,27 @@ pub(super) struct Job {
     /// Attributes on the server of names that were looked up ahead; `None` if nothing has the name. Each is used once.
     pub(super) looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
     pub(super) tree: Tree,
-    /// The budget for what is kept of names.
+    /// The budget for names that the copy keeps.
     pub(super) names: NameBudget,
     pub(super) finish: Finish,
     pub(super) hard_links: HardLinks,
     pub(super) backups: Backups,
     pub(super) there: Listings,
-    /// Pipes, sockets and devices that were found in trees.
+    /// The number of pipes, sockets and devices that were found in trees.
     specials: AtomicU64,
-    /// It was said that files at the target are dated in the future.
+    /// The note that files at the target are dated in the future was shown.
     clocks_differ: AtomicBool,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
     /// The files to compare after they are copied.
     pub(super) verification: Verification,
-    /// The server was seen to refuse to rename what was written: files are written under their last names.
+    /// The server refused to rename a written file: files are written under their final names.
     pub(super) no_renaming: AtomicBool,
-    /// A file that was refused its temporary name could not be made under its last one either.
+    /// A file that was refused its temporary name could not be created under its final name either.
     pub(super) no_last_names: AtomicBool,
-    /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
+    /// A large file was begun that is removed if it fails: a disk that it filled has room again.
     pub(super) gives_back: AtomicBool,
-    /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
+    /// How to copy the rest of a directory that was given a new name: the same copy would go into that directory.
     pub(super) rest: OnceLock<String>,
 }
 
@@ -106,8 +106,8 @@ impl Job {
         })
     }
 
-    /// Tells that a name was not copied. Where nothing else can be written either, this is the last that is tried; those
-    /// that are under way then fail for the same reason.
+    /// Reports that a name was not copied. If nothing else can be written either, this is the last attempt; names in progress
+    /// then fail for the same reason.
     pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let mut reason = reason.into();
         if reason.for_all && !(reason.lacks_room() && self.gives_back.load(Ordering::Relaxed)) {
@@ -122,8 +122,8 @@ impl Job {
         self.progress.failed(path, reason);
     }
 
-    /// A file of `length` is at the target, under `path`.
-    pub(super) fn copied(&self, item: Item, path: impl FnOnce(&Item) -> Bytes, length: u64) {
+    /// Reports that a file of `length` bytes is at the target, under `path`.
+    pub(super) fn report_copied(&self, item: Item, path: impl FnOnce(&Item) -> Bytes, length: u64) {
         self.verification.add(|| Pair {
             target: path(&item),
             source: item.source.clone(),
@@ -132,7 +132,7 @@ impl Job {
         self.progress.copied(item.target, length, item.changes);
     }
 
-    /// A file's failure is told, and the copy continues; a session's is its end.
+    /// Reports a file's failure, after which the copy continues. Returns a session's failure, which ends the copy.
     pub(super) fn go_on_after(&self, path: Bytes, error: Error) -> Result<(), Error> {
         if matches!(error, Error::File { .. }) {
             self.failed(path, error);
@@ -141,7 +141,7 @@ impl Job {
         Err(error)
     }
 
-    /// A tree has a pipe, a socket or a device, which is not copied. The first are named.
+    /// Reports a pipe, socket or device in a tree, which is not copied. Only the first ones are named.
     pub(super) fn special(&self, path: &[u8]) {
         if self.specials.fetch_add(1, Ordering::Relaxed) < MOST_NAMED {
             let message = format!("{} is a pipe, socket or device: skipped", shown(path));
@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    /// Whether a link leads out of the tree that it is in, by rsync's rule, and is left out for that.
+    /// Returns whether a link leads out of its tree, by rsync's rule, and is skipped because of that.
     ///
     /// # Errors
     /// As [`Tree::leave`].
@@ -163,12 +163,12 @@ impl Job {
             );
             self.progress.tell(CopyEvent::Note { message });
             self.tree.leave(&item.target)?;
-            self.progress.skipped(item);
+            self.progress.report_skipped(item);
         }
         Ok(is_unsafe)
     }
 
-    /// Says once that a file which is left alone as newer is dated in the future: which is newer is what clocks say.
+    /// Reports once that a file that is skipped as newer is dated in the future: the clocks decide which file is newer.
     pub(super) fn compare_clocks(&self, there: Option<&Beside>) {
         const SUSPICIOUS: i64 = 3600;
         let modified = there.and_then(|there| there.modified).unwrap_or(0);
@@ -184,7 +184,7 @@ impl Job {
         }
     }
 
-    /// Says how many more there were than were named.
+    /// Reports how many more special files there were than were named.
     pub(super) fn more_specials(&self) {
         let more = self.specials.load(Ordering::Relaxed).saturating_sub(MOST_NAMED);
         if more > 0 {
@@ -197,12 +197,12 @@ impl Job {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The server does not rename: what comes is written under its last name, which is said once.
+    /// Notes that the server does not rename: further files are written under their final names. Reports this once.
     pub(super) fn renaming_is_refused(&self, host: &str, status: &Status) {
         self.writes_in_place(host, "renaming what was written", status);
     }
 
-    /// The same of a server that makes no file of a temporary name.
+    /// Notes the same for a server that does not create files with temporary names.
     pub(super) fn temporary_names_are_refused(&self, host: &str, status: &Status) {
         self.writes_in_place(host, "a temporary name", status);
     }
@@ -217,7 +217,7 @@ impl Job {
         }
     }
 
-    /// Tells that a name is not copied because the copy has come to its end before.
+    /// Reports a name that is not copied because the copy has stopped before.
     pub(super) fn left(&self, path: Bytes) {
         let message = format!("{} was not copied: the copy had stopped", shown(&path));
         self.progress.tell(CopyEvent::Failed {
@@ -229,13 +229,13 @@ impl Job {
         });
     }
 
-    /// The target's directory on this machine, and where what is replaced in it stays.
+    /// Opens the target's directory on this machine, with the place for backups of replaced files.
     pub(super) fn open_directory(&self, root: &Path) -> std::io::Result<LocalDirectory> {
         let backup = self.options.backup.clone().filter(|_| !self.options.dry_run);
         Ok(LocalDirectory::open(root)?.keeping(backup))
     }
 
-    /// A source's permissions as they count.
+    /// Returns a source's permissions as changed by `chmod`.
     pub(super) fn mode(&self, mode: u32, kind: Kind) -> u32 {
         match kind {
             Kind::File | Kind::Directory => {
@@ -245,7 +245,7 @@ impl Job {
         }
     }
 
-    /// Permissions for a new file or directory on this machine.
+    /// Returns the permissions for a new file or directory on this machine.
     pub(super) fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
         match mode {
             Some(mode) if self.options.preserve => mode & self.options.kept_bits(),
@@ -261,7 +261,7 @@ impl Job {
     /// all copies that share it, since bytes in flight cannot be held back.
     pub(super) fn memory(&self) -> usize {
         const MOST: usize = 48 * 1024 * 1024;
-        // Each copy that shares the rate holds it once.
+        // Each copy that shares the rate has one reference.
         let sharing = Arc::strong_count(&self.rate) as u64;
         match self.rate.limit {
             Some(limit) => usize::try_from(limit / 2 / sharing)
@@ -271,7 +271,8 @@ impl Job {
         }
     }
 
-    /// Sessions for a file: none but the first for what fits into a few windows, else as many as the distance is worth.
+    /// Returns the number of sessions for a file: only the first for a file that fits into a few windows, else as many as the
+    /// distance is worth.
     pub(super) async fn streams(&self, sessions: &Sessions, size: u64, upload: bool) -> usize {
         if let Some(streams) = self.options.streams {
             return streams.clamp(1, MOST_STREAMS);
@@ -279,7 +280,7 @@ impl Job {
         let host = sessions.host();
         let narrow = host.as_ref().filter(|_| upload).and_then(Host::window_in_front);
         let narrow = narrow.map(u64::from).filter(|window| *window < NARROW);
-        // What opening one takes is some round trips.
+        // Opening a session takes some round trips.
         let piece = narrow.map_or(4 * 1024 * 1024, |window| 8 * window.max(1));
         let worth = usize::try_from(size / piece).unwrap_or(usize::MAX);
         if worth < 2 || host.is_none() {
@@ -292,7 +293,7 @@ impl Job {
         if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
         }
-        // A session that is lost meanwhile is replaced by whoever uses it.
+        // A session that is lost meanwhile is replaced by its user.
         let Ok(rtt) = sessions.rtt().await else { return 1 };
         let rate = self
             .rate
@@ -301,8 +302,8 @@ impl Job {
         streams_for(rate, rtt, size, upload).min(worth)
     }
 
-    /// Sessions for small files, where there are enough of them: `near` by, or far away, where each has its windows and open
-    /// files.
+    /// Returns the number of sessions for small files, if there are enough of them: `near` for a near server, more for a far one,
+    /// where each session has its own windows and open files.
     pub(super) async fn small_streams(&self, sessions: &Sessions, near: usize) -> usize {
         let wanted = match self.options.streams {
             Some(streams) => streams,
@@ -317,10 +318,10 @@ impl Job {
     }
 }
 
-/// Pipes, sockets and devices in trees of which each gets a line.
+/// The number of pipes, sockets and devices in trees that each get a line.
 const MOST_NAMED: u64 = 10;
 
-/// Whether a link at a path below the target leads to something that is not below it.
+/// Returns whether a link at a path below the target leads to something that is not below it.
 fn leads_out(path: &[u8], text: &[u8]) -> bool {
     let mut depth = path.iter().filter(|byte| **byte == b'/').count();
     if text.is_empty() || text.starts_with(b"/") {

@@ -31,7 +31,7 @@ use super::tree::NameClaim;
 use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 
-/// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
+/// Finds everything below the sources, counts it in the job's progress, and hands it on: a directory before its content.
 pub(super) async fn names(
     job: &Arc<Job>,
     (place, owners): (&Place, &Arc<Owners>),
@@ -51,14 +51,14 @@ pub(super) async fn names(
     Ok(())
 }
 
-/// Says of every name that it would be copied.
+/// Reports every name as one that would be copied.
 pub(super) async fn only_tell(job: &Job, mut found: mpsc::Receiver<Item>) {
     while let Some(item) = found.recv().await {
         job.progress.would_copy(item);
     }
 }
 
-/// Where a source's name goes. A source that is `.`, `..` or `/` has no name: what is in it goes into the target.
+/// Returns a source's name at the target. A source that is `.`, `..` or `/` has no name: its content goes into the target.
 pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
     if let Some(name) = &top.name {
         return name.clone();
@@ -72,7 +72,7 @@ pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
         .rposition(|byte| *byte == b'/')
         .map_or(0, |at| at + 1);
     match &source[begin..end] {
-        // A server's name for a user's home may be anything.
+        // A server may name a user's home anything.
         b"." | b".." => Bytes::new(),
         name if name.contains(&0) => Bytes::new(),
         name => Bytes::copy_from_slice(name),
@@ -136,7 +136,7 @@ async fn local(
     .await
 }
 
-/// Gives an item found here the target's numbers of its owner.
+/// Replaces the owner of a local item by the target's numbers of that owner.
 fn give((owners, runtime): &(Arc<Owners>, Handle), item: &mut Item) -> Result<(), Error> {
     if let Some(owner) = item.owner {
         let known = owners.find_known(owner);
@@ -167,7 +167,7 @@ fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
     }
 }
 
-/// The copy is over: nobody takes names any more.
+/// The copy is over: nobody receives names any more.
 struct Over;
 
 /// Lists a directory and everything below it, each directory before its contents.
@@ -183,7 +183,7 @@ fn local_directory(
         target: Bytes,
     }
     let below = offset_below(target);
-    // A list, and not a function that calls itself: somebody else may have nested the directories, as deep as paths go.
+    // A list rather than recursion: somebody else may have nested the directories, as deep as paths go.
     let mut waiting = vec![Directory {
         path: path.clone(),
         target: target.clone(),
@@ -213,7 +213,7 @@ fn local_directory(
                 path: within(&directory.path),
                 target: within(&directory.target),
             };
-            // Of the link itself, which is what is copied.
+            // A link itself is copied, so this is its own metadata.
             let found = match entry.metadata() {
                 Ok(found) => found,
                 Err(error) => {
@@ -263,7 +263,8 @@ fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata
     }
 }
 
-/// Whether a file that the user named is left out, by its name. Directories that the user named are where patterns begin.
+/// Returns whether the filters leave out a file that the user named, by its name. Patterns begin in directories that the user
+/// named.
 fn is_left_out(job: &Job, item: &Item) -> bool {
     let name = directory_and_name(&item.source).1;
     item.kind != Kind::Directory && job.filters.leave_out(&name, false)
@@ -290,7 +291,7 @@ fn offset_below(target: &Bytes) -> usize {
     }
 }
 
-/// Directories are copied only if that was asked for.
+/// Returns the reason why a directory is not copied: directories are copied only on request.
 fn is_directory(path: String) -> Reason {
     Reason {
         message: path + " is a directory",
@@ -320,10 +321,10 @@ fn root(job: &Job, item: &Item, top: &Top) {
     }
 }
 
-/// Counts what is to be copied, and tells what cannot be; `is_source`: it is what the user named.
+/// Returns whether an item is copied. Counts it, or reports why it cannot be copied. `is_source`: the item is the source itself.
 fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool, Error> {
     if item.kind == Kind::Other {
-        // What has its name at the target stays.
+        // An existing file of that name at the target stays.
         job.tree.leave(&item.target)?;
         if item.named {
             let message = format!("{} is not a file, directory or link", shown(&item.source));
@@ -333,7 +334,7 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
         }
         return Ok(false);
     }
-    // The target's root, which is there.
+    // The target's root, which exists.
     if item.target.is_empty() {
         match item.kind {
             Kind::Directory => {
@@ -354,7 +355,7 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
     let is_small = options.min_size.is_some_and(|least| item.size < least);
     let is_large = options.max_size.is_some_and(|most| item.size > most);
     if item.kind == Kind::File && item.stream.is_none() && (is_small || is_large) {
-        // As rsync: it is not copied, and what the target has of it stays.
+        // As with rsync, the file is not copied, and an existing file at the target stays.
         job.tree.leave(&item.target)?;
         return Ok(false);
     }
@@ -395,7 +396,7 @@ async fn remote(
     top: &Top,
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Error> {
-    let Sources { typed, meant } = Sources::of(job, sessions, path).await?;
+    let Sources { typed, meant } = Sources::find(job, sessions, path).await?;
     let from = From {
         job,
         sessions,
@@ -433,9 +434,10 @@ async fn remote(
     }
 }
 
-/// How many sources a server's path names, where it may be a pattern; at least one, which will tell what is wrong with it.
+/// Returns the number of sources that a path on a server names: those that its pattern matches, or one, even if it does not
+/// exist, which is reported later.
 pub(super) async fn count(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<usize, Error> {
-    Ok(match Sources::of(job, sessions, path).await?.meant {
+    Ok(match Sources::find(job, sessions, path).await?.meant {
         Meant::Matching(paths) => paths.len(),
         Meant::Itself { .. } | Meant::Nothing(..) => 1,
     })
@@ -453,13 +455,13 @@ enum Meant {
         path: Bytes,
         found: FileAttributes,
     },
-    /// The names that its pattern matches.
+    /// The paths that the pattern matches.
     Matching(Paths),
     Nothing(Bytes, Error),
 }
 
 impl Sources {
-    async fn of(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<Self, Error> {
+    async fn find(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<Self, Error> {
         let dot = &Bytes::from_static(b".");
         let named = if path.is_empty() { dot } else { path };
         let expand = |sftp: Sftp| async move { Expanded::of(&sftp, named).await };
@@ -470,7 +472,7 @@ impl Sources {
             async move { sftp.stat(path).await }
         };
         let meant = match sessions.with(stat).await {
-            // A name may have brackets in it: where it is there and the pattern would leave it out, it is what is meant.
+            // A name may have brackets in it: an existing file of that name is meant if the pattern would not match it.
             Ok(found) if !matches_itself(typed) => Meant::Itself { path, found },
             found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(typed) || typed.contains(&b'\\') => {
                 let expanded = &expanded;
@@ -503,7 +505,7 @@ struct From<'a> {
 }
 
 impl From<'_> {
-    /// Finds a source and everything below; `name` is its path below the target.
+    /// Finds a source and everything below it; `name` is the source's path below the target.
     async fn source(
         &self,
         path: Bytes,
@@ -532,7 +534,7 @@ impl From<'_> {
             job.failed(path, reason);
             return Ok(());
         }
-        // Of others that is known before.
+        // Other sources were checked before.
         if kind == Kind::Directory
             && !named
             && !job.options.dry_run
@@ -548,7 +550,6 @@ impl From<'_> {
         if is_copied(job, true, &item, top)? && items.send(item).await.is_err() || kind != Kind::Directory {
             return Ok(());
         }
-        // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
         let walk = Walk {
             job,
             owners,
@@ -558,12 +559,12 @@ impl From<'_> {
             items,
             has_begun: AtomicBool::new(false),
         };
-        sessions.with(|sftp| walk.on(sftp)).await
+        sessions.with(|sftp| walk.run(sftp)).await
     }
 }
 
-/// A walk through a server's directory. A session that is lost on the way begins it anew on another one: what was told
-/// is not told again.
+/// A walk through a server's directory. If its session is lost, the walk begins anew on another one, and names that were reported
+/// are not reported again.
 struct Walk<'a> {
     job: &'a Job,
     owners: &'a Owners,
@@ -575,7 +576,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    async fn on(&self, sftp: Sftp) -> Result<(), Error> {
+    async fn run(&self, sftp: Sftp) -> Result<(), Error> {
         if self.has_begun.swap(true, Ordering::Relaxed) {
             self.job.tree.begin_anew();
         }
@@ -609,7 +610,7 @@ impl Walk<'_> {
     }
 }
 
-/// The target's numbers of what a server says whose it is.
+/// Returns the target's numbers of an owner that a server reports.
 async fn at_target(owners: &Owners, owner: Option<Owner>) -> Result<Option<Owner>, Error> {
     Ok(match owner {
         Some(owner) => Some(owners.at_target(owner).await?),
@@ -621,7 +622,7 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
     let kind = match found.file_type() {
         Some(FileType::Directory) => Kind::Directory,
         Some(FileType::Symlink) => Kind::Link,
-        // Servers that do not tell a type have files.
+        // Servers that report no type have files.
         None | Some(FileType::Regular) => Kind::File,
         Some(_) => Kind::Other,
     };
@@ -647,11 +648,11 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
     }
 }
 
-/// Directories that are listed at once for a pattern, and paths that are looked at.
+/// The number of directories to list, and of paths to look at, at once for a pattern.
 const LISTINGS: usize = 32;
 
-/// The paths that a pattern matches, part by part. They are matched here: a server says what there is, not what was
-/// asked for.
+/// Returns the paths that a pattern matches, part by part. They are matched here: a server lists its names, and knows no
+/// patterns.
 async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Paths, Error> {
     let root: &[u8] = match path.typed.starts_with(b"/") && path.home.is_empty() {
         true => b"/",
@@ -692,7 +693,7 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Paths, Erro
     Ok(found)
 }
 
-/// Those of some paths that are there.
+/// Returns those of the paths that exist.
 async fn present(job: &Job, sftp: &Sftp, paths: &Paths) -> Result<Paths, Error> {
     let mut present = Paths::new(job);
     let looks = futures_util::stream::iter(paths.iter());
@@ -706,7 +707,7 @@ async fn present(job: &Job, sftp: &Sftp, paths: &Paths) -> Result<Paths, Error> 
     Ok(present)
 }
 
-/// The paths in a directory whose names match.
+/// Returns the paths in a directory whose names match.
 async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) -> Result<Paths, Error> {
     let listed = if directory.is_empty() {
         &b"."[..]
@@ -719,7 +720,7 @@ async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) 
         match entry {
             Ok(entry) if pattern.matches(&entry.path) => paths.push(&directory, &entry.path)?,
             Ok(_) => {}
-            // What is not a directory has nothing in it.
+            // A path that is not a directory has no content.
             Err(error) if error.is_no_such_file() => {}
             Err(error) => job.go_on_after(directory.clone(), error)?,
         }
@@ -727,11 +728,11 @@ async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) 
     Ok(paths)
 }
 
-/// Paths, one behind the other: a pattern may match a million.
+/// Paths in one buffer: a pattern may match a million.
 struct Paths {
     held: Held,
     bytes: Vec<u8>,
-    /// The offset and length of each.
+    /// The offset and length of each path.
     spans: Vec<(u32, u32)>,
 }
 
@@ -747,7 +748,7 @@ impl Paths {
     /// Adds a name in a directory.
     ///
     /// # Errors
-    /// They take more memory than there is for names.
+    /// The paths take more memory than there is for names.
     fn push(&mut self, directory: &[u8], name: &[u8]) -> Result<(), Error> {
         let path = join(directory, name);
         room_for(&mut self.held, &mut self.bytes, path.len())?;
@@ -790,7 +791,7 @@ fn path_at(bytes: &[u8], (begin, length): (u32, u32)) -> &[u8] {
     &bytes[begin as usize..][..length as usize]
 }
 
-/// Makes room for so many more in a list.
+/// Makes room for `more` elements in a list.
 fn room_for<T>(held: &mut Held, list: &mut Vec<T>, more: usize) -> Result<(), Error> {
     if list.capacity() - list.len() < more {
         let more = more.max(list.len() / 4).max(64);

@@ -91,7 +91,7 @@ impl Progress {
             return Some(waiting);
         }
         let bytes = self.checking.load(Ordering::Relaxed);
-        // Both ends hash.
+        // Both ends hash the bytes.
         let done = (self.hashed.load(Ordering::Relaxed) / 2).min(bytes);
         (bytes > 0).then_some(Waiting::Checking { bytes, done })
     }
@@ -158,7 +158,7 @@ impl Progress {
     }
 
     /// Counts bytes of a large file, which survive the loss of a session.
-    pub(super) fn kept(&self, bytes: u64) {
+    pub(super) fn count_kept(&self, bytes: u64) {
         self.moved(bytes);
         self.kept.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -205,9 +205,9 @@ impl Progress {
     }
 
     /// Reports an item that the target has already, with the attributes that were set.
-    pub(super) fn adjusted(&self, item: &Item, changes: Changes) {
+    pub(super) fn report_adjusted(&self, item: &Item, changes: Changes) {
         if changes.is_empty() {
-            return self.skipped(item);
+            return self.report_skipped(item);
         }
         self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
         self.tell(CopyEvent::Adjusted {
@@ -216,8 +216,8 @@ impl Progress {
         });
     }
 
-    pub(super) fn skipped(&self, item: &Item) {
-        // A file that is not copied does not count as left.
+    pub(super) fn report_skipped(&self, item: &Item) {
+        // The bytes of a skipped file are not left to copy.
         self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
         self.tell(CopyEvent::Skipped {
             path: item.target.clone(),

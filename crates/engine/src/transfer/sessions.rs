@@ -20,10 +20,10 @@ use crate::sftp::{Reopen, Sftp};
 /// replaced.
 pub(super) struct Sessions {
     shared: Arc<Shared>,
-    /// Measured on the first session when first needed.
+    /// The round-trip time, measured on the first session when first needed.
     rtt: OnceCell<Duration>,
     hashing: Semaphore,
-    /// They send files towards the server.
+    /// The sessions send files to the server.
     sends: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ struct Shared {
 #[expect(clippy::large_enum_variant, reason = "a copy has one for each end")]
 enum Origin {
     Host(Host),
-    /// Opens one at a time, after the last one was lost.
+    /// Opens one session at a time, after the last one was lost.
     Session(Reopen),
 }
 
@@ -75,7 +75,7 @@ impl Origin {
         }
     }
 
-    /// For how long lost sessions are replaced before a copy gives up.
+    /// Returns how long lost sessions are replaced before a copy gives up.
     fn patience(&self) -> Duration {
         match self {
             Self::Host(host) => host.copy_resume_for(),
@@ -96,7 +96,7 @@ impl Origin {
 struct State {
     /// The origin of more sessions; `None` for a session that another component owns.
     origin: Option<Origin>,
-    /// How often the origin has changed: sessions from an earlier one are unwanted.
+    /// The number of times that the origin has changed: sessions from an earlier one are unwanted.
     moves: usize,
     sessions: Vec<Sftp>,
     opening: usize,
@@ -105,14 +105,14 @@ struct State {
     /// Attempts that failed while there was no session, or that opened one which ended before anything was copied over it.
     failures: u32,
     error: Option<Error>,
-    /// The time of the first of them.
+    /// The time of the first of these failures.
     failing: Option<Instant>,
     /// The copy's progress when the last session opened.
     progress: u64,
-    /// How many sessions have opened, and how many of them were judged by their result.
+    /// The number of sessions that have opened, and of those that were judged by their result.
     opened: u64,
     counted: u64,
-    /// Some sessions have ended since, while others live.
+    /// A session has ended since the last count, while others live.
     lost: bool,
     /// The server has confirmed a session at some time.
     began: bool,
@@ -120,23 +120,24 @@ struct State {
     most: usize,
 }
 
-/// Attempts in a row to replace sessions, at least, before a copy gives up.
+/// The least number of attempts in a row to replace sessions before a copy gives up.
 const MOST_FAILURES: u32 = 7;
 
-/// The pauses between them: so many attempts take about as long as the copy is patient, if that is no longer than half a minute.
+/// Returns the pauses between the attempts: all attempts take about as long as the copy is patient, if that is no longer than
+/// half a minute.
 fn pauses(patience: Duration) -> Backoff {
     let first = (patience / 60).min(Duration::from_millis(500));
     Backoff::new(first, Duration::from_secs(16))
 }
 
 impl Sessions {
-    /// Makes the sessions to a host. The first is open, or fails when it is used.
+    /// Returns the sessions to a host. The first is open, or fails when it is used.
     pub(super) async fn to(host: &Host) -> Result<Self, Error> {
         let first = host.sftp().await?;
         Ok(Self::beginning(first, Some(Origin::Host(host.clone()))))
     }
 
-    /// Makes it of one session, which is replaced if it can be [opened again](Sftp::reopened_by).
+    /// Returns the sessions of a copy that has only this one, which is replaced if it can be [opened again](Sftp::reopened_by).
     pub(super) fn over(sftp: &Sftp) -> Self {
         Self::beginning(sftp.clone(), sftp.reopen().cloned().map(Origin::Session))
     }
@@ -150,7 +151,7 @@ impl Sessions {
     fn beginning(first: Sftp, origin: Option<Origin>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                state: Mutex::new(State::of(vec![first], origin)),
+                state: Mutex::new(State::new(vec![first], origin)),
                 changed: Notify::new(),
                 measure: OnceLock::new(),
             }),
@@ -160,13 +161,13 @@ impl Sessions {
         }
     }
 
-    /// Notes that they send files towards the server.
+    /// Notes that the sessions send files to the server.
     pub(super) fn send(&self) {
         self.sends.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the round-trip time, known from answers on the host's connections or measured with a request. The TCP
-    /// handshake's time does not include the way behind a jump host or a proxy.
+    /// Returns the round-trip time, known from answers on the host's connections or measured with a request. The TCP handshake's
+    /// time does not include the path behind a jump host or a proxy.
     pub(super) async fn rtt(&self) -> Result<Duration, Error> {
         let measure = async || {
             let host = self.host();
@@ -196,7 +197,7 @@ impl Sessions {
 
     /// Waits for a turn to hash on the server.
     pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed.
+        // The semaphore is never closed.
         self.hashing.acquire().await.ok()
     }
 
@@ -250,7 +251,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Returns how often the sessions have moved.
+    /// Returns the number of times that the sessions have moved.
     pub(super) fn moves(&self) -> usize {
         self.shared.state().moves
     }
@@ -306,7 +307,7 @@ impl Sessions {
         &self,
         work: impl Fn(Sftp) -> Work,
     ) -> Result<T, Error> {
-        /// A bound for servers that end every session on which this is done.
+        /// A bound for servers that end every session on which this work is done.
         const ATTEMPTS: usize = 4;
         let mut attempt = 1;
         loop {
@@ -346,7 +347,7 @@ impl Sessions {
     /// Returns the most sessions that were alive at once.
     pub(super) fn most(&self) -> usize {
         let mut state = self.shared.state();
-        // The first one may have become ready after the others.
+        // The first session may have become ready after the others.
         state.count();
         state.most
     }
@@ -356,7 +357,7 @@ impl Sessions {
         self.shared.changed.notified()
     }
 
-    /// Returns which of them get a connection of their own.
+    /// Returns which sessions get a connection of their own.
     fn apart(&self, origin: &Origin) -> Apart {
         // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
         // sshd, 24 KiB on dropbear.
@@ -385,7 +386,7 @@ impl Sessions {
                 _ => Ok(()),
             };
         };
-        // Before anything is copied, patience saves nothing: fail at once, as scp does.
+        // Before anything is copied, patience is of no use: fail at once, as scp does.
         if live == 0
             && !state.began
             && state.failures == 0
@@ -395,7 +396,7 @@ impl Sessions {
         {
             return Err(error);
         }
-        // If several open and end in turns, one is always alive.
+        // Sessions that ended are counted even while others live: if several open and end in turns, one is always alive.
         let lost = std::mem::take(&mut state.lost);
         let is_counted = lost || live == 0 && state.opening == 0;
         if is_counted {
@@ -430,7 +431,7 @@ impl Sessions {
                 tokio::time::sleep(pause).await;
                 let opened = match origin.open(nth, apart).await {
                     Ok(sftp) => {
-                        // Used at once: requests follow the session's start.
+                        // The session can be used at once: requests follow its start.
                         match shared.upgrade() {
                             Some(shared) => shared.add(&sftp, moves),
                             None => return,
@@ -439,7 +440,7 @@ impl Sessions {
                     }
                     Err(error) => {
                         if let Some(shared) = shared.upgrade() {
-                            shared.opened(moves);
+                            shared.end_attempt(moves);
                         }
                         Err(error)
                     }
@@ -460,8 +461,8 @@ impl Sessions {
 }
 
 impl State {
-    /// Makes the state for new sessions.
-    fn of(sessions: Vec<Sftp>, origin: Option<Origin>) -> Self {
+    /// Returns the state for new sessions.
+    fn new(sessions: Vec<Sftp>, origin: Option<Origin>) -> Self {
         Self {
             most: sessions.len(),
             origin,
@@ -490,20 +491,20 @@ impl State {
     }
 
     /// Counts failed attempts.
-    fn failed(&mut self, attempts: u32, error: Error) {
+    fn count_failures(&mut self, attempts: u32, error: Error) {
         self.failing.get_or_insert_with(Instant::now);
         self.failures += attempts;
         self.error = Some(error);
     }
 
     /// Forgets failures after a success.
-    fn succeeded(&mut self) {
+    fn forget_failures(&mut self) {
         self.failures = 0;
         self.failing = None;
     }
 
-    /// Returns whether there were enough attempts, for long enough. Several sessions that end one by one make more attempts in
-    /// less time. Patience does not help against another host key or a refused log-in.
+    /// Returns whether there were enough failed attempts, for long enough. Several sessions that end one by one make more
+    /// attempts in less time. Patience does not help against another host key or a refused log-in.
     fn is_hopeless(&self) -> bool {
         let for_long = self
             .failing
@@ -525,7 +526,7 @@ impl State {
                 self.opened += 1;
                 self.began = true;
                 if progress.is_none_or(|progress| progress > self.progress) {
-                    self.succeeded();
+                    self.forget_failures();
                 }
                 self.progress = progress.unwrap_or_default();
                 self.count();
@@ -539,14 +540,14 @@ impl State {
                 {
                     self.full = true;
                 } else {
-                    self.failed(1, error);
+                    self.count_failures(1, error);
                 }
             }
         }
     }
 
-    /// Notes that a session has ended, which is a failed attempt if nothing was copied over it. Sessions that opened and end
-    /// together are one attempt.
+    /// Counts the end of a session, as a failed attempt if nothing was copied over it. Sessions that opened and end together are
+    /// one attempt.
     fn count_end(&mut self, progress: Option<u64>, lost: bool) {
         let ended = self.sessions.last().and_then(|sftp| sftp.link().end_reason());
         let ended = ended.or_else(|| self.error.clone().filter(|_| lost));
@@ -555,7 +556,7 @@ impl State {
         if let Some(error) = ended.filter(|_| is_new && in_vain) {
             // A silent session took long enough to count as all attempts.
             let silent = matches!(error, Error::SftpSilent { .. });
-            self.failed(if silent { MOST_FAILURES.div_ceil(2) } else { 1 }, error);
+            self.count_failures(if silent { MOST_FAILURES.div_ceil(2) } else { 1 }, error);
         }
     }
 
@@ -566,7 +567,7 @@ impl State {
     }
 }
 
-/// Below this round trip a window of 2 MiB carries more than a core can encrypt.
+/// The round-trip time below which a window of 2 MiB carries more than a core can encrypt.
 pub(crate) const NEAR: Duration = Duration::from_millis(2);
 
 /// Returns whether retrying cannot help.
@@ -585,7 +586,7 @@ impl Shared {
     }
 
     /// Notes that an attempt to open a session is over. Returns the state if the attempt was for the present origin.
-    fn opened(&self, moves: usize) -> Option<MutexGuard<'_, State>> {
+    fn end_attempt(&self, moves: usize) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state();
         if state.moves != moves {
             return None;
@@ -595,7 +596,7 @@ impl Shared {
     }
 
     fn add(&self, sftp: &Sftp, moves: usize) {
-        if let Some(mut state) = self.opened(moves) {
+        if let Some(mut state) = self.end_attempt(moves) {
             state.sessions.push(sftp.clone());
         }
         self.changed.notify_waiters();
@@ -610,11 +611,11 @@ mod tests {
         State {
             opened: 1,
             began: true,
-            ..State::of(Vec::new(), None)
+            ..State::new(Vec::new(), None)
         }
     }
 
-    fn lost() -> Error {
+    fn lost_error() -> Error {
         Error::local("reading", std::io::ErrorKind::ConnectionReset.into())
     }
 
@@ -622,7 +623,7 @@ mod tests {
     fn sessions_that_end_in_vain_end_a_copy_after_half_a_minute_however_many_there_are() {
         let mut state = state();
         for _ in 0..100 {
-            state.error = Some(lost());
+            state.error = Some(lost_error());
             state.count_end(Some(0), true);
             state.has_opened(Ok(()), Some(0));
         }
@@ -634,7 +635,7 @@ mod tests {
         assert!(!state.is_hopeless(), "there was progress");
     }
 
-    /// Both bounds are met at about the same time, and a host that comes back late is not asked much more rarely.
+    /// Both bounds are met at about the same time, and a host that comes back late is not tried much more rarely.
     #[test]
     fn attempts_are_spread_over_the_patience_up_to_half_a_minute() {
         for (patience, expected) in [(3, 3150), (30, 31_500), (300, 31_500)] {
@@ -650,7 +651,7 @@ mod tests {
     fn sessions_that_end_together_are_one_attempt() {
         let mut state = state();
         for _ in 0..100 {
-            state.error = Some(lost());
+            state.error = Some(lost_error());
             state.count_end(Some(0), true);
         }
         assert_eq!(state.failures, 1);

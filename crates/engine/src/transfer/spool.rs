@@ -1,5 +1,5 @@
-//! The names that a copy keeps: [`Held`], its share of the budget of all copies; [`Spool`], records that are read again in the
-//! end; [`Names`], hashes of names by their directories. Those beyond the budget are in a temporary file.
+//! The names that a copy keeps: [`Held`], its share of the budget of all copies; [`Spool`], a stack of records; [`Names`], hashes
+//! of names by directory. Names beyond the budget are in a temporary file.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use trunkline_sftp::transfer::NameBudget;
 
 use crate::error::{Error, Invalid};
 
-/// Memory for names, out of the budget that all copies share: a server may make up names without end. It is given back with
-/// this.
+/// Memory for names, from the budget that all copies share: a server may make up names without end. The memory is given back when
+/// this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     budget: NameBudget,
@@ -26,17 +26,17 @@ impl Held {
         }
     }
 
-    /// Takes memory for what can be kept elsewhere; whether there is room for it.
+    /// Takes memory for data that can also be kept elsewhere. Returns whether there was room.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let has_room = self.budget.keep(bytes);
         self.bytes += if has_room { bytes } else { 0 };
         has_room
     }
 
-    /// Takes memory for what can be kept nowhere else.
+    /// Takes memory for data that can be kept nowhere else.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no room.
     pub(super) fn must_grow(&mut self, bytes: usize) -> Result<(), Error> {
         match self.budget.must_keep(bytes) {
             true => {
@@ -47,7 +47,7 @@ impl Held {
         }
     }
 
-    /// Gives all of it back.
+    /// Gives all the memory back.
     pub(super) fn clear(&mut self) {
         self.budget.give_back(std::mem::take(&mut self.bytes));
     }
@@ -59,21 +59,21 @@ impl Drop for Held {
     }
 }
 
-/// A temporary file without a name, which nobody else may open. It grows at its end.
+/// A temporary file without a name, which nobody else can open. It grows at its end.
 #[derive(Debug)]
 struct Temporary {
     budget: NameBudget,
     file: File,
-    /// The directory that it takes room in.
+    /// The directory on whose file system the file is.
     directory: PathBuf,
     length: u64,
-    /// The bytes taken of the budget.
+    /// The bytes taken from the budget.
     taken: usize,
 }
 
 impl Temporary {
     fn new(budget: &NameBudget) -> io::Result<Self> {
-        // The usual temporary directory may be in memory, which this one is not.
+        // The usual temporary directory may be in memory; this one is not.
         let mut directory = PathBuf::from("/var/tmp");
         let file = tempfile::tempfile_in(&directory).or_else(|_| {
             directory = std::env::temp_dir();
@@ -95,7 +95,7 @@ impl Temporary {
         self.taken += bytes.len();
         self.file
             .write_all_at(bytes, self.length)
-            .map_err(|error| self.failed("writing names to", error))?;
+            .map_err(|error| self.error("writing names to", error))?;
         self.length += bytes.len() as u64;
         Ok(())
     }
@@ -103,10 +103,10 @@ impl Temporary {
     fn read(&self, into: &mut [u8], at: u64) -> Result<(), Error> {
         self.file
             .read_exact_at(into, at)
-            .map_err(|error| self.failed("reading names from", error))
+            .map_err(|error| self.error("reading names from", error))
     }
 
-    fn failed(&self, what: &str, error: io::Error) -> Error {
+    fn error(&self, what: &str, error: io::Error) -> Error {
         Error::local(
             format!("{what} a temporary file in {}", self.directory.display()),
             error,
@@ -120,7 +120,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Makes the file where there is none.
+/// Returns the temporary file, and creates it if there is none.
 fn file<'a>(place: &'a mut Option<Temporary>, budget: &NameBudget) -> Result<&'a mut Temporary, Error> {
     let file = match place.take() {
         Some(file) => file,
@@ -129,18 +129,18 @@ fn file<'a>(place: &'a mut Option<Temporary>, budget: &NameBudget) -> Result<&'a
     Ok(place.insert(file))
 }
 
-/// Records of bytes, of which the last is taken first.
+/// A stack of records: the last record is taken first.
 #[derive(Debug)]
 pub(super) struct Spool {
     held: Held,
-    /// The last ones, each with its length behind it.
+    /// The last records, each followed by its length.
     end: Vec<u8>,
     before: Option<Temporary>,
 }
 
-/// The memory of a spool that it need not ask for, and by which it grows.
+/// The memory that a spool takes without asking, and the least by which it grows.
 const STEP: usize = 16 * 1024;
-/// The most that it has in memory.
+/// The most bytes of a spool in memory.
 const MOST: usize = 4 * 1024 * 1024;
 const LENGTH: usize = size_of::<u32>();
 
@@ -154,7 +154,7 @@ impl Spool {
     }
 
     /// # Errors
-    /// There is no place for it, neither in memory nor in a file.
+    /// There is no room, neither in memory nor in a file.
     pub(super) fn push(&mut self, record: &[u8]) -> Result<(), Error> {
         let needed = self.end.len() + record.len() + LENGTH;
         if needed > self.end.capacity() {
@@ -198,7 +198,7 @@ impl Spool {
     }
 }
 
-/// A name: hashes of its directory's path and of its own, whose lowest bits are [`Names::FLAGS`].
+/// A name: the hash of its directory's path, and its own hash, whose lowest bits are [`Names::FLAGS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     directory: u64,
@@ -206,18 +206,18 @@ struct Record {
 }
 
 const RECORD: usize = size_of::<Record>();
-/// Records in memory before they go to a file: 8 MiB.
+/// The number of records in memory before they go to a file: 8 MiB.
 const MOST_RECORDS: usize = 512 * 1024;
-/// Records that may be there without asking.
+/// The number of records that need no room in the budget.
 const LEAST_RECORDS: usize = 1024;
-/// Of so many records in the file one is in the index.
+/// The number of records in the file for each record in the index.
 const INDEXED: usize = 1024;
 
-/// Hashes of names, by their directories: sorted runs, and those that came last.
+/// Hashes of names by directory: sorted runs, and the names that came last.
 #[derive(Debug)]
 pub(super) struct Names {
     held: Held,
-    /// The requested number of records.
+    /// The number of records that there is room for.
     room: usize,
     last: Vec<Record>,
     runs: Vec<Vec<Record>>,
@@ -229,13 +229,13 @@ pub(super) struct Names {
 #[derive(Debug)]
 struct FiledRun {
     at: u64,
-    /// The directory of each of its blocks' first record.
+    /// The directory of the first record in each block.
     blocks: Vec<u64>,
     records: usize,
 }
 
 impl Names {
-    /// The bits of a name that are not its hash's.
+    /// The bits of a name that are not part of its hash.
     pub(super) const FLAGS: u64 = 3;
 
     pub(super) fn new(budget: &NameBudget) -> Self {
@@ -250,7 +250,7 @@ impl Names {
     }
 
     /// # Errors
-    /// There is no place for it, neither in memory nor in a file.
+    /// There is no room, neither in memory nor in a file.
     pub(super) fn push(&mut self, directory: u64, name: u64) -> Result<(), Error> {
         let count = self.last.len() + self.runs.iter().map(Vec::len).sum::<usize>();
         if count >= self.room {
@@ -265,13 +265,13 @@ impl Names {
         Ok(())
     }
 
-    /// Puts what came last among what is found; whether there was anything.
+    /// Lets the names that came last be found. Returns whether there were any.
     pub(super) fn seal(&mut self) -> bool {
         if self.last.is_empty() {
             return false;
         }
         let mut run = std::mem::take(&mut self.last);
-        // Each run is at least twice as long as the next: few of them, however few names come at a time.
+        // Each run is at least twice as long as the next, so that there are few runs, however few names come at a time.
         while let Some(mut before) = self.runs.pop_if(|before| before.len() < 2 * run.len()) {
             before.append(&mut run);
             run = before;
@@ -281,7 +281,7 @@ impl Names {
         true
     }
 
-    /// The names in a directory that were sealed, in order, each once, with the flags of all that were pushed.
+    /// Returns the sealed names in a directory, in order and without duplicates, each with the flags of all its duplicates.
     pub(super) fn names_in(&self, directory: u64) -> Result<Vec<u64>, Error> {
         let mut names = Vec::new();
         for run in &self.runs {
@@ -300,7 +300,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Puts names in order, each once with the flags of all.
+    /// Puts names in order, and merges duplicates with their flags.
     pub(super) fn order(names: &mut Vec<u64>) {
         names.sort_unstable();
         names.dedup_by(|next, kept| {
@@ -310,7 +310,7 @@ impl Names {
         });
     }
 
-    /// Finds a name among names in order, and returns its flags.
+    /// Finds a name in a sorted list, and returns its flags.
     pub(super) fn find(names: &[u64], name: u64) -> Option<u64> {
         let name = name & !Self::FLAGS;
         let at = names.partition_point(|known| known & !Self::FLAGS < name);
@@ -399,7 +399,7 @@ mod tests {
     fn records_come_back_from_the_last_to_the_first_wherever_they_were() {
         for most in [0, 64 * 1024, 1 << 26] {
             let budget = NameBudget::new(most.max(8 * 1024 * 1024 / 16));
-            // Others hold all that there is.
+            // Others hold the whole budget.
             let mut others = Held::new(&budget);
             if most == 0 {
                 assert!(others.must_grow(budget.most()).is_ok());

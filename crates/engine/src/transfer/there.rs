@@ -1,5 +1,5 @@
-//! [`Listings`]: what a server's directories have, where a copy compares: listing one tells of a hundred names in each answer,
-//! and a name that it lacks need not be asked for.
+//! [`Listings`]: the content of a server's directories, for a copy that compares. Each answer of a listing has a hundred names,
+//! and a name that is not in the listing need not be looked up.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -19,7 +19,7 @@ use crate::sftp::{FileAttributes, Owner, Permissions, Sftp, Times};
 pub(super) struct Listings {
     hasher: RandomState,
     budget: NameBudget,
-    /// Guards the table for as long as a look-up takes. Without a listing is a directory of which all was asked for.
+    /// Guards the table; held for one look-up at a time. A directory all of whose names were taken has no listing.
     directories: Mutex<HashMap<u64, Option<Listing>>>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Listings {
 pub(super) enum Said {
     Has(FileAttributes),
     Nothing,
-    /// It has to be asked for.
+    /// The name has to be looked up.
     Unknown,
 }
 
@@ -40,7 +40,7 @@ impl Listings {
         }
     }
 
-    /// A listing that can be added.
+    /// Returns an empty listing, to be filled and added.
     pub(super) fn begin(&self) -> Listing {
         Listing {
             hasher: self.hasher.clone(),
@@ -59,7 +59,7 @@ impl Listings {
             .insert(self.hasher.hash_one(directory), listing);
     }
 
-    /// Takes a listing's answer about a path; it is given once.
+    /// Takes a listing's answer about a path. Each answer is given once.
     pub(super) fn take(&self, path: &Bytes) -> Said {
         let (directory, name) = split(path);
         let mut directories = self.directories();
@@ -77,7 +77,7 @@ impl Listings {
         found.map_or(Said::Unknown, Said::Has)
     }
 
-    /// Takes a path's attributes if they are such; `None` where it has to be asked for, too.
+    /// Takes a path's attributes if `is_such` accepts them. Returns `None` also if the path has to be looked up.
     pub(super) fn take_if(
         &self,
         path: &Bytes,
@@ -93,7 +93,7 @@ impl Listings {
         Some(found)
     }
 
-    /// Whether a directory was listed and all that it had was asked for.
+    /// Returns whether a directory was listed and all its names were taken.
     pub(super) fn is_used_up(&self, directory: &[u8]) -> bool {
         let listed = self.hasher.hash_one(directory);
         self.directories().get(&listed).is_some_and(Option::is_none)
@@ -104,14 +104,14 @@ impl Listings {
     }
 }
 
-/// The names in a directory, of which each is asked for once.
+/// The names in a directory. Each of them is taken once.
 #[derive(Debug)]
 pub(super) struct Listing {
     hasher: RandomState,
     held: Held,
-    /// In the order of their hashes, when all are there.
+    /// In the order of their hashes, once all names have been added.
     names: Vec<Name>,
-    /// The owners that there are.
+    /// The different owners of the names.
     owners: Vec<Owner>,
     left: usize,
 }
@@ -122,13 +122,13 @@ struct Name {
     hash: u64,
     size: u64,
     modified: u32,
-    /// The index of its owner in the listing.
+    /// The index of the owner in the listing.
     owner: u16,
-    /// With the type. No type has all of its bits.
+    /// The mode with the type. No type has all of its bits set.
     mode: u16,
 }
 
-/// Instead of a mode: not all of its attributes are known; it was asked for.
+/// Values in place of a mode: not all attributes are known; the name was taken.
 const UNKNOWN: u16 = 0o170_000;
 const TAKEN: u16 = 0o170_001;
 
@@ -138,7 +138,7 @@ impl Listing {
         self.hasher.hash_one(name)
     }
 
-    /// Adds a name with its attributes, if it has all of them; whether there is room for it.
+    /// Adds a name, with its attributes if all are known. Returns whether there was room.
     pub(super) fn insert(&mut self, hash: u64, found: Option<&FileAttributes>) -> bool {
         if self.names.len() == self.names.capacity() {
             let more = (self.names.len() / 4).max(16);
@@ -158,17 +158,17 @@ impl Listing {
         true
     }
 
-    /// The name, if it has all attributes, and such as systems have.
+    /// Returns the name if it has all attributes, with values that systems use.
     fn name(&mut self, hash: u64, found: &FileAttributes) -> Option<Name> {
         let (size, owner, times) = (found.size?, found.owner?, found.times?);
         let mode = u16::try_from(found.permissions?.0)
             .ok()
             .filter(|mode| *mode < UNKNOWN)?;
-        // Most have the owner of the one before.
+        // Most names have the owner of the name before.
         let known = self.owners.iter().rposition(|known| *known == owner);
         let owner = u16::try_from(known.unwrap_or(self.owners.len())).ok()?;
         if known.is_none() {
-            /// More than these are looked for too long.
+            /// Finding an owner among more than these takes too long.
             const MOST_OWNERS: usize = 256;
             if self.owners.len() == MOST_OWNERS {
                 return None;
@@ -190,7 +190,7 @@ impl Listing {
         (self.names[at].mode != TAKEN).then_some(at)
     }
 
-    /// Takes a name; returns whether it was the last one.
+    /// Takes a name. Returns whether it was the last one.
     fn take(&mut self, at: usize) -> bool {
         self.names[at].mode = TAKEN;
         self.left -= 1;
@@ -213,8 +213,8 @@ impl Listing {
     }
 }
 
-/// Lists a directory on a server; `None` where that cannot be done, there are too many names, or what it says may not be what
-/// LSTAT would.
+/// Lists a directory on a server. Returns `None` if it cannot be listed, has too many names, or if the listing's attributes may
+/// differ from LSTAT's.
 pub(super) async fn listing(
     sessions: &Sessions,
     there: &Listings,

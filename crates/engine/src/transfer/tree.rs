@@ -1,9 +1,9 @@
-//! [`Tree`]: what a copy makes below its target, whichever way it goes; [`Finish`]: the directories of it that get their
-//! looks in the end.
+//! [`Tree`]: the names that a copy makes below its target, in either direction; [`Finish`]: the directories that get their
+//! attributes in the end.
 //!
-//! A name is made once, and only in a directory that this copy made, or looked at and found to be one: never below a link,
-//! whether the source lists a name twice (a link, then a directory), the target has the link, or the file system there takes
-//! two names for one.
+//! A name is made once, and only in a directory that this copy made, or looked at and found to be a directory. No name is made
+//! below a link, even if the source lists a name twice (a link, then a directory), the target has the link, or the target's file
+//! system takes two names for the same.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,14 +21,14 @@ use crate::sftp::Owner;
 /// The memory of a directory, or of a name in the target itself, in a table that grows by doubling.
 const AN_ENTRY: usize = 40;
 
-/// Names and directories below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
-/// hash.
+/// Names and directories below the target, as hashes of their paths. The keys are random, so that nobody can choose two paths
+/// with the same hash.
 #[derive(Debug)]
 pub(super) struct Tree {
     hasher: RandomState,
     /// Names are kept: another source or a repeated walk may report one again, or `--delete` looks for them at the end.
     keeps_names: bool,
-    /// Guards the tables for as long as a look-up takes.
+    /// Guards the tables; held for one look-up at a time.
     state: Mutex<State>,
 }
 
@@ -41,44 +41,45 @@ struct State {
     directories: HashMap<u64, Directory>,
     held: Held,
     sources: usize,
-    /// Sources of which that goes into the target what is in them.
+    /// The number of sources whose content goes into the target itself.
     roots: usize,
-    /// The present source's walk began anew.
+    /// The walk through the present source began anew.
     is_anew: bool,
-    /// The names in the directory that was looked at last, and those of the present source in one that others have, too.
+    /// The names that were looked up last: those in a directory, and the present source's in a directory that other sources have,
+    /// too.
     known: [Option<(u64, Vec<u64>)>; 2],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Directory {
     origin: Option<Origin>,
-    /// It was told more than once: so may be what is in it.
+    /// The directory was reported more than once, so its content may be reported again.
     is_again: bool,
-    /// Something changes in it, which changes its times.
+    /// Something in the directory changes, which changes the directory's times.
     is_touched: bool,
 }
 
-/// How a directory came to be there.
+/// The origin of a directory at the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// This copy made it: there is nothing in it but what this copy puts there.
+    /// This copy made the directory: only this copy puts anything in it.
     Made,
-    /// It was there, and is not a link.
+    /// The directory existed, and is not a link.
     Found,
 }
 
-/// Whether a name is to be copied.
+/// The decision whether to copy a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameClaim {
-    /// Yes: it is new.
+    /// The name is new, and is copied.
     New,
-    /// It was told before, by the same source or as the same directory of another one.
+    /// The name was reported before, by the same source or as the same directory of another source.
     Again,
     /// Another source has put something else there.
     Taken,
 }
 
-/// The flags of a name's hash: it is a directory's; it is not copied.
+/// Flags of a name's hash: the name is a directory's; the name is not copied.
 const IS_DIRECTORY: u64 = 1;
 const IS_LEFT: u64 = 2;
 
@@ -100,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// Begins with one more source.
+    /// Begins a further source.
     pub(super) fn source(&self) {
         let mut state = self.state();
         state.sources += 1;
@@ -113,7 +114,7 @@ impl Tree {
         self.state().sources
     }
 
-    /// Notes that the present source's content goes into the target itself. Returns whether that is so of none before.
+    /// Notes that the present source's content goes into the target itself. Returns whether this is the first such source.
     pub(super) fn enter_root(&self) -> bool {
         let mut state = self.state();
         state.roots += 1;
@@ -123,17 +124,17 @@ impl Tree {
         !is_again
     }
 
-    /// The present source's names are told anew.
+    /// Notes that the present source's names are reported again from the start.
     pub(super) fn begin_anew(&self) {
         let mut state = self.state();
         state.is_anew = true;
         state.seal();
     }
 
-    /// Notes that the present source has a name for this path; `is_source`: it is the source itself.
+    /// Notes that the present source has a name for this path; `is_source`: the name is that of the source itself.
     ///
     /// # Errors
-    /// There is no place for it, neither in memory nor in a file.
+    /// There is no room, neither in memory nor in a file.
     pub(super) fn tell(&self, path: &Bytes, is_source: bool, is_directory: bool) -> Result<NameClaim, Error> {
         let (directory, name) = self.hashes(path);
         let state = &mut *self.state();
@@ -141,7 +142,7 @@ impl Tree {
             .directories
             .get(&directory)
             .is_some_and(|directory| directory.is_again);
-        // What the present source alone has in a directory that others have, too.
+        // The key of the names that the present source has in a directory that other sources have, too.
         let own = directory ^ self.hash(&state.sources.to_ne_bytes());
         let is_top = !path.contains(&b'/');
         let top = state.tops.get(&name).copied().filter(|_| is_top);
@@ -180,7 +181,7 @@ impl Tree {
         Ok(NameClaim::New)
     }
 
-    /// Notes that a source has something for this path that is not copied, also where it was told to be.
+    /// Notes that a source has something at this path that is not copied, even if it was reported as copied before.
     ///
     /// # Errors
     /// As [`Self::tell`].
@@ -192,10 +193,10 @@ impl Tree {
         }
     }
 
-    /// The names that the sources have in a directory.
+    /// Returns the names that the sources have in a directory.
     ///
     /// # Errors
-    /// They cannot be read from the file that they are in.
+    /// The names cannot be read from their temporary file.
     pub(super) fn names_in(&self, directory: &[u8]) -> Result<KnownNames, Error> {
         let mut state = self.state();
         state.names.seal();
@@ -210,7 +211,7 @@ impl Tree {
         })
     }
 
-    /// The names that the sources have in a directory that they do not have.
+    /// Returns no names, for a directory that no source has.
     pub(super) fn no_names(&self) -> KnownNames {
         KnownNames {
             hasher: self.hasher.clone(),
@@ -218,28 +219,28 @@ impl Tree {
         }
     }
 
-    /// Notes that a directory is there.
+    /// Notes that a directory exists at the target.
     pub(super) fn hold(&self, path: &[u8], origin: Origin) {
         let hash = self.hash(path);
         self.state().directories.entry(hash).or_default().origin = Some(origin);
     }
 
-    /// Notes that a directory is not there after all.
+    /// Notes that a directory does not exist after all.
     pub(super) fn lose(&self, path: &[u8]) {
         let hash = self.hash(path);
         self.state().directories.entry(hash).or_default().origin = None;
     }
 
-    /// Returns the origin of the directory that a path is in; `None` if nothing may be made there.
+    /// Returns the origin of a path's directory; `None` if nothing may be made there.
     pub(super) fn parent(&self, path: &[u8]) -> Option<Origin> {
         match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => self.state().directories.get(&self.hash(&path[..at]))?.origin,
-            // The user named it.
+            // The target itself, which the user named.
             None => Some(Origin::Found),
         }
     }
 
-    /// Something is going to change in the directory that a path is in.
+    /// Notes that something changes in a path's directory.
     pub(super) fn touch(&self, path: &Bytes) {
         let parent = self.hash(&split(path).0);
         self.state().directories.entry(parent).or_default().is_touched = true;
@@ -257,7 +258,7 @@ impl Tree {
         self.hasher.hash_one(path)
     }
 
-    /// Of a path's directory, and of its name there.
+    /// Returns the hashes of a path's directory and of its name there.
     fn hashes(&self, path: &Bytes) -> (u64, u64) {
         let (directory, name) = split(path);
         (self.hash(&directory), self.hash(&name) & !Names::FLAGS)
@@ -269,14 +270,14 @@ impl Tree {
 }
 
 impl State {
-    /// Makes the names that were told so far findable: from now on they may be told again.
+    /// Lets the names that were reported so far be found: from now on they may be reported again.
     fn seal(&mut self) {
         if self.names.seal() {
             self.known = [None, None];
         }
     }
 
-    /// Looks a name up among those of earlier sources, or that were told before the walk began anew; its flags.
+    /// Looks for a name among those of earlier sources, or those reported before the walk began anew. Returns its flags.
     fn find(&mut self, directory: u64, name: u64, which: usize) -> Result<Option<u64>, Error> {
         let known = match self.known[which].take() {
             Some((of, known)) if of == directory => known,
@@ -291,7 +292,7 @@ impl State {
 /// The names that sources have in a directory.
 pub(super) struct KnownNames {
     hasher: RandomState,
-    /// In order.
+    /// Hashes with flags, in order.
     names: Vec<u64>,
 }
 
@@ -316,30 +317,30 @@ impl KnownNames {
     }
 }
 
-/// The directories that want to be finished.
+/// The directories that get their attributes in the end.
 #[derive(Debug)]
 pub(super) struct Finish {
-    /// Guards the list for as long as it takes to add to it.
+    /// Guards the list; held to add or take one directory at a time.
     directories: Mutex<Directories>,
 }
 
 #[derive(Debug)]
 struct Directories {
-    /// Each before what is in it.
+    /// Each directory before the directories in it.
     made: Spool,
     /// The source that is copied into the target itself.
     root: Option<FinishedDirectory>,
 }
 
-/// A directory that gets its looks in the end.
+/// A directory that gets its attributes in the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FinishedDirectory {
-    /// Below the target's root; empty for that itself.
+    /// The path below the target's root; empty for the root itself.
     pub(super) target: Bytes,
     pub(super) mode: Option<u32>,
     pub(super) times: Option<(u32, u32)>,
     pub(super) owner: Option<Owner>,
-    /// It is as it should be, unless something changes in it.
+    /// The attributes are right already, unless something changes in the directory.
     is_right: bool,
 }
 
@@ -409,16 +410,16 @@ impl Finish {
         }
     }
 
-    /// One that was made or found, before what is in it.
+    /// Adds a directory that was made or found, before the directories in it.
     ///
     /// # Errors
-    /// There is no place for it, neither in memory nor in a file.
+    /// There is no room, neither in memory nor in a file.
     pub(super) fn add(&self, item: &Item) -> Result<(), Error> {
         let record = FinishedDirectory::from(item).to_record();
         self.directories().made.push(&record)
     }
 
-    /// A source whose names go into the target itself; the first one counts. Whether it is the first.
+    /// Notes a source whose content goes into the target itself; the first one counts. Returns whether it is the first.
     pub(super) fn root(&self, source: &Item) -> bool {
         let mut directories = self.directories();
         let is_first = directories.root.is_none();
@@ -426,11 +427,11 @@ impl Finish {
         is_first
     }
 
-    /// The next one, what is deepest first: setting a directory's times must come behind the last change in it. One that is
-    /// as it should be and stays so is left alone.
+    /// Returns the next directory, inner ones before outer ones: a directory's times must be set after the last change in it.
+    /// Skips directories whose attributes are right and stay so.
     ///
     /// # Errors
-    /// It cannot be read from the file that it is in.
+    /// The directory cannot be read from its temporary file.
     pub(super) fn next(&self, tree: &Tree, keeps_root: bool) -> Result<Option<FinishedDirectory>, Error> {
         let mut directories = self.directories();
         loop {

@@ -1,4 +1,4 @@
-//! Copies towards a server, from this machine or through it from another server.
+//! Copies to a server, from this machine or through it from another server.
 
 mod directories;
 mod large;
@@ -43,7 +43,7 @@ pub(super) struct Up<'a> {
     from: &'a Place,
     sessions: &'a Arc<Sessions>,
     root: &'a Bytes,
-    /// Where it comes from and where it goes, by name.
+    /// The names of both ends of the copy.
     ids: [Vec<u8>; 2],
     /// Temporary names of small files.
     names: part::Names,
@@ -51,9 +51,9 @@ pub(super) struct Up<'a> {
     /// copies avoid these names until they are removed.
     lost_parts: Mutex<Vec<(Bytes, Option<Arc<Own>>)>>,
     exposure: Exposure,
-    /// Directories that take the place of something else, and those in them: what was seen there was not in them.
+    /// Directories that replace something else, and directories in them. Names that were seen there before were not in them.
     replacing: Mutex<HashSet<Bytes>>,
-    /// Turns to list a directory, and to ask something of a single name.
+    /// Turns to list a directory, and to send a request for a single name.
     listing: Semaphore,
     asking: Semaphore,
     survey: Survey,
@@ -92,7 +92,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Copies what comes until no more comes.
+    /// Copies items until no more come.
     pub(super) async fn run(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
@@ -104,7 +104,7 @@ impl<'a> Up<'a> {
         self.remove_lost_parts().await
     }
 
-    /// Says what would be copied and what is there already.
+    /// Reports the names that would be copied and those that exist already.
     pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         self.sort(items, None).await
     }
@@ -113,8 +113,8 @@ impl<'a> Up<'a> {
         path::in_root(self.root, target)
     }
 
-    /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
-    /// says what would be copied.
+    /// Makes directories and links, skips unchanged names, and hands on the files, small and large ones; or only reports the
+    /// names that would be copied.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
@@ -142,10 +142,12 @@ impl<'a> Up<'a> {
             .buffered(BATCH)
             .ready_chunks(PREPARED);
         let mut looks = std::pin::pin!(looks);
-        // Beside the looks, which come directory by directory: what has to be asked for would else be one at a time.
+        // Names are prepared beside the looks, which come directory by directory: otherwise names would be looked up one at a
+        // time.
         let mut preparing = FuturesUnordered::new();
         let mut more = true;
-        // Whatever waits for a turn or for those who copy waits in `preparing`: who has a turn goes on only while that is polled.
+        // All futures that wait for a turn or for the copying tasks are in `preparing`: one that has a turn goes on only while
+        // `preparing` is polled.
         loop {
             tokio::select! {
                 batch = looks.next(), if more && preparing.len() < PREPARED && !checks.are_many() => {
@@ -200,7 +202,7 @@ impl<'a> Up<'a> {
         Ok(others)
     }
 
-    /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
+    /// Hands a file on to be copied, or reports that it would be. Returns `false` if nobody copies any more.
     async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> bool {
         self.job.tree.touch(&item.target);
         let Some([small, large]) = queues else {
@@ -221,7 +223,7 @@ impl<'a> Up<'a> {
         if !changes.is_empty() && !self.job.options.dry_run {
             let path = self.final_path(item);
             let wanted = FileAttributes {
-                // A change of owner takes some of them.
+                // A change of owner clears some of them.
                 permissions: item
                     .mode
                     .filter(|_| item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER))
@@ -235,11 +237,11 @@ impl<'a> Up<'a> {
                 return self.job.go_on_after(item.target.clone(), error);
             }
         }
-        self.job.progress.adjusted(item, changes);
+        self.job.progress.report_adjusted(item, changes);
         Ok(())
     }
 
-    /// Looks a name below the target's root up, in its directory's listing if there is one.
+    /// Looks up a name below the target's root, in its directory's listing if there is one.
     async fn look_below(&self, target: &Bytes, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
         match self.job.there.take(target) {
             Said::Has(found) => Ok(Some(found)),
@@ -248,7 +250,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Looks a name up without following a link; `None` if nothing has it.
+    /// Looks up a name without following a link; `None` if nothing has it.
     async fn look(&self, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
         if let Some(known) = self.job.looked_at().remove(path) {
             return Ok(known);
@@ -269,18 +271,18 @@ impl<'a> Up<'a> {
         self.look(path).await
     }
 
-    /// A turn to ask something of a single name; nothing else that takes turns is awaited meanwhile.
+    /// Waits for a turn to send a request for a single name. The caller must not wait for another turn meanwhile.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed.
+        // The semaphore is never closed.
         self.asking.acquire().await.ok()
     }
 
-    /// Formats a path there for people.
-    fn shown(&self, path: &[u8]) -> String {
+    /// Formats a path on the server for people.
+    fn format_path(&self, path: &[u8]) -> String {
         format!("{}:{}", self.sessions.first().host(), shown(path))
     }
 
-    /// Takes a step, and hands a file on that is to be copied.
+    /// Takes a step, and hands on a file that is to be copied.
     async fn take(&self, step: Step, queues: Option<&[mpsc::Sender<Item>; 2]>) -> Result<Taken, Error> {
         let (item, prepared) = match step {
             Step::Look(mut item) => {
@@ -306,8 +308,8 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// Settles what needs nothing but its directory's listing, as most of a mirror's files do: a file that stays as it is, or
-    /// is to be compared. Gives back what has to be prepared.
+    /// Settles a file by its directory's listing alone, as most files of a mirror can be: the file stays as it is, or is to be
+    /// compared. Gives back an item that has to be prepared.
     fn settle_at_once(&self, mut item: Item) -> Result<Option<(Item, Changes)>, Box<Item>> {
         let job = self.job;
         let is_usual = item.kind == Kind::File && !item.named && !job.options.ignore_existing;
@@ -330,7 +332,7 @@ impl<'a> Up<'a> {
                 Ok(Some((item, looks)))
             }
             (Some(_), _) => {
-                job.progress.skipped(&item);
+                job.progress.report_skipped(&item);
                 Ok(None)
             }
             (None, _) => Err(Box::new(item)),
@@ -348,15 +350,16 @@ impl<'a> Up<'a> {
         Ok(Prepared::Copy)
     }
 
-    /// Copies a link; what is to become of a file, which learns what it meets.
+    /// Copies a link, or decides about a file and notes the state of its name at the target.
     async fn prepare(&self, item: &mut Item) -> Result<Prepared, Error> {
         let job = self.job;
         let mut path = self.path(&item.target);
         let Some(origin) = job.tree.parent(&item.target) else {
-            job.progress.failed_below(item.target.clone(), &self.shown(&path));
+            job.progress
+                .failed_below(item.target.clone(), &self.format_path(&path));
             return Ok(Prepared::Done);
         };
-        // In a directory that this copy made there is nothing but what it put there.
+        // Only this copy puts anything into a directory that it made.
         let mut found = match origin {
             Origin::Made => None,
             Origin::Found => {
@@ -365,7 +368,7 @@ impl<'a> Up<'a> {
             }
         };
         if found.is_some() && job.options.ignore_existing {
-            job.progress.skipped(item);
+            job.progress.report_skipped(item);
             return Ok(Prepared::Done);
         }
         let is_directory = |found: &FileAttributes| found.file_type() == Some(FileType::Directory);
@@ -395,7 +398,7 @@ impl<'a> Up<'a> {
         };
         match found.file_type() {
             None | Some(FileType::Regular) => {}
-            // A link under a name that the user did not give makes way.
+            // A link makes way, unless the user gave the name.
             Some(FileType::Symlink) => {
                 item.changes = Changes::KIND;
                 job.backups
@@ -412,7 +415,7 @@ impl<'a> Up<'a> {
             Some(kind) => {
                 let message = format!(
                     "{} is {}, which a copy does not replace",
-                    self.shown(&path),
+                    self.format_path(&path),
                     name(kind)
                 );
                 job.failed(item.target.clone(), message);
@@ -423,7 +426,7 @@ impl<'a> Up<'a> {
         match verdict(&job.options, item, &Beside::from(&found)) {
             Verdict::Left => {
                 job.compare_clocks(Some(&Beside::from(&found)));
-                job.progress.skipped(item);
+                job.progress.report_skipped(item);
                 Ok(Prepared::Done)
             }
             Verdict::Stays(looks) => {
@@ -439,13 +442,13 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// A directory is where a file or link is to be.
+    /// Deletes a directory that is in the place of a file or link.
     async fn make_way(&self, item: &Item) -> Result<(), Error> {
         let target = delete::Target::Server(self.sessions.clone(), self.root.clone());
         delete::make_way(self.job, &target, item).await
     }
 
-    /// A file is to take the place of one that is there.
+    /// Prepares the replacement of an existing file.
     async fn replace(&self, item: &mut Item) -> Result<(), Error> {
         let Some(existing) = item.there.existing.filter(|_| !self.job.options.dry_run) else {
             return Ok(());
@@ -469,11 +472,12 @@ impl<'a> Up<'a> {
         Ok(())
     }
 
-    /// Shows that a file may be written: the directory's permissions, which a renaming asks for, say nothing of the file's.
+    /// Checks that a file may be written: the permissions of its directory, which a renaming depends on, say nothing about the
+    /// file.
     ///
-    /// Other servers than OpenSSH's may take any opening for the beginning of a new file, whatever its flags are: they remove
-    /// the older one (copyparty's), or put what was written in its place when it is closed (what stands before an object
-    /// store). There the file's permissions decide, and what they do not show is found out when the new file is whole.
+    /// Servers other than OpenSSH's may take any opening for the beginning of a new file, whatever its flags are: they remove the
+    /// older file (copyparty's), or replace it by the written data when it is closed (servers before an object store). There the
+    /// file's permissions decide, and problems that they do not show are found when the new file is complete.
     async fn check_writable(&self, path: &Bytes, existing: Existing) -> Result<(), Error> {
         if existing.mode & 0o222 != 0 && !self.sessions.first().is_sftp_server().await? {
             return Ok(());
@@ -496,13 +500,14 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Where a name leads that the user gave, and what is there: links lead on, whether anything is at their end or not.
+    /// Follows the links that a name leads to, if the user gave the name. Returns the last path and its attributes, if anything
+    /// is there.
     async fn follow(
         &self,
         mut path: Bytes,
         mut found: Option<FileAttributes>,
     ) -> Result<(Bytes, Option<FileAttributes>), Error> {
-        /// As many as Linux follows.
+        /// The number of links that Linux follows.
         const MOST_LINKS: usize = 40;
         for _ in 0..MOST_LINKS {
             let is_link = |found: &FileAttributes| found.file_type() == Some(FileType::Symlink);
@@ -529,13 +534,13 @@ impl<'a> Up<'a> {
         self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes them, at the end only: a server that has not noticed the end of a session may make more of them meanwhile.
+    /// Removes these parts, at the end only: a server that has not noticed the end of a session may make more of them meanwhile.
     async fn remove_lost_parts(&self) -> Result<(), Error> {
         let mut parts = std::mem::take(&mut *self.lost_parts());
         if parts.is_empty() {
             return Ok(());
         }
-        // What another process may be writing stays, for the next copy.
+        // A part that another process may be writing stays for the next copy.
         let alone = self.names.alone().await;
         if alone.is_none() {
             parts.retain(|(_, own)| own.is_none());
@@ -545,7 +550,7 @@ impl<'a> Up<'a> {
         removing.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Removes a file, if it is there and can be removed.
+    /// Removes a file if it exists and can be removed.
     async fn remove(&self, path: Bytes) -> Result<(), Error> {
         let remove = |sftp: Sftp| {
             let path = path.clone();
@@ -559,9 +564,9 @@ impl<'a> Up<'a> {
 
     // Reasons for failures.
 
-    /// Returns the reason for a whole file whose times or permissions were not set.
+    /// Returns the reason for a complete file whose times or permissions were not set.
     fn unset(&self, item: &Item, status: &Status) -> Reason {
-        let path = self.shown(&self.final_path(item));
+        let path = self.format_path(&self.final_path(item));
         format!("{path}: copied, but the server does not set its times and permissions: {status}").into()
     }
 
@@ -574,7 +579,7 @@ impl<'a> Up<'a> {
     /// Returns the reason for a full disk, if the server's disk is full.
     async fn no_room(&self, item: &Item, path: &Bytes, left: Option<u64>) -> Option<Reason> {
         if self.job.is_over() {
-            // It was under way when that was found out.
+            // The copy stopped while this file was in progress.
             return Some(Reason {
                 for_all: true,
                 ..String::new().into()
@@ -585,7 +590,7 @@ impl<'a> Up<'a> {
         if state.is_read_only() {
             return Some(read_only(&directory, !item.target.contains(&b'/')));
         }
-        // What is taken away again leaves the room that it had.
+        // A file that is removed again leaves the room that it had.
         let little = if left.is_some() { item.size / 64 } else { item.size };
         Some(free(&state)).filter(|free| *free <= little)?;
         if item.there.in_place {
@@ -603,7 +608,8 @@ impl<'a> Up<'a> {
         ))
     }
 
-    /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.
+    /// Returns the reason if there is no room for a file that is to be written in place. The check comes first, so that the
+    /// existing content is not lost.
     async fn lacks_room(&self, item: &Item) -> Option<Reason> {
         let path = self.final_path(item);
         let more = item
@@ -626,21 +632,21 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// A path's directory and its last part, for people.
+    /// Formats a path's directory and its last part for people.
     fn directory_and_name(&self, path: &Bytes) -> (String, String) {
         let (directory, name) = path::directory_and_name(path);
         let host = self.sessions.first().host().to_owned();
         (format!("{host}:{}", shown(&directory)), shown(&name))
     }
 
-    /// The state of the file system that a path is on; `None` where the server does not say.
+    /// Returns the state of the file system that a path is on; `None` if the server does not report it.
     async fn file_system(&self, path: &Bytes) -> Option<StatVfs> {
         let directory = path::directory_and_name(path).0;
         self.sessions.first().statvfs(&directory).await.ok()
     }
 
-    /// Permissions that a new file is made with, which the server masks. One that takes the place of another is nobody
-    /// else's until it has that one's.
+    /// Returns the permissions to create a file with, which the server masks. A file that replaces another is private until it
+    /// has the other's permissions.
     fn new_mode(&self, item: &Item) -> FileAttributes {
         permissions(match item.there.existing {
             Some(_) => 0o600,
@@ -648,7 +654,7 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// Writes to what is not a regular file, in order.
+    /// Writes to a target that is not a regular file, in order.
     async fn pour(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let path = self.final_path(item);
         let source = match Source::open(self.from, item).await {
@@ -659,7 +665,7 @@ impl<'a> Up<'a> {
             Ok(reader) => reader,
             Err(reason) => return Ok(Err(reason)),
         };
-        // A FIFO has no places: sftp-server appends to it, and fails to seek in it.
+        // A FIFO has no offsets: sftp-server appends to it, and fails to seek in it.
         let append = match item.there.special {
             Some(FileType::Fifo) => OpenFlags::APPEND,
             _ => OpenFlags::WRITE,
@@ -692,15 +698,15 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// A file is there; what is not a regular one is not compared.
-    fn copied(&self, item: Item, length: u64) {
+    /// Reports a file that was copied. Only a regular file is compared afterwards.
+    fn report_copied(&self, item: Item, length: u64) {
         match item.there.special.is_some() || item.stream.is_some() {
             true => self.job.progress.copied(item.target, length, item.changes),
-            false => self.job.copied(item, |item| self.final_path(item), length),
+            false => self.job.report_copied(item, |item| self.final_path(item), length),
         }
     }
 
-    /// Whose a file is to be.
+    /// Returns the owner that a file is to have.
     fn owner(&self, item: &Item) -> Option<Owner> {
         let own = item.owner.filter(|_| self.job.options.owners);
         own.or(item.there.existing.and_then(|existing| existing.owner))
@@ -710,7 +716,7 @@ impl<'a> Up<'a> {
         item.there.path.clone().unwrap_or_else(|| self.path(&item.target))
     }
 
-    fn refused(&self, item: &Item, status: Status) -> Reason {
+    fn refusal(&self, item: &Item, status: Status) -> Reason {
         let absent = status.code == sftp::StatusCode::NO_SUCH_FILE;
         let path = self.final_path(item);
         let error = self.sessions.first().link().status_error("writing", path, status);
@@ -724,14 +730,14 @@ impl<'a> Up<'a> {
         reason
     }
 
-    /// The ranges of what an earlier attempt left, so many bytes, that are the source's; `None` where it is not ours.
+    /// Returns the ranges in which an earlier attempt's part of `left` bytes equals the source; `None` if the part is not ours.
     async fn same(
         &self,
         (item, left): (&Item, u64),
         part: &Bytes,
         source: &Source,
     ) -> Result<Option<Vec<Range<u64>>>, Error> {
-        // The last block of what is there is the source's only where both end with it.
+        // The part's last, incomplete block equals the source's only if both end with it.
         let compared = match left == item.size {
             true => left,
             false => left / blocks::BLOCK * blocks::BLOCK,
@@ -758,7 +764,7 @@ fn looks(job: &Job, item: &Item) -> FileAttributes {
         .mode
         .filter(|_| preserve)
         .map(|mode| mode & job.options.kept_bits());
-    // What is written where it is keeps what it has.
+    // A file that is written in place keeps its permissions.
     let existing = item.there.existing.filter(|_| !item.there.in_place);
     FileAttributes {
         permissions: own.or(existing.map(|existing| existing.mode)).map(Permissions),
@@ -772,7 +778,7 @@ async fn link_text(sessions: &Sessions, path: &Bytes) -> Result<Bytes, Error> {
     sessions.with(read).await
 }
 
-/// Sets what a name is to look like: of itself, should a link have taken its place, unless the user named it.
+/// Sets the attributes of a name. If a link has taken the name, sets them on the link itself, unless the user gave the name.
 pub(super) async fn set_looks(
     sessions: &Sessions,
     path: &Bytes,
@@ -788,7 +794,7 @@ pub(super) async fn set_looks(
         }
         sftp.setstat(path, looks).await
     };
-    // A change of owner takes set-user-ID and set-group-ID: it comes first.
+    // A change of owner clears set-user-ID and set-group-ID: set the owner first.
     if let Some(owner) = looks.owner {
         let owner = FileAttributes {
             owner: Some(owner),
@@ -806,7 +812,7 @@ pub(super) async fn set_looks(
     }
 }
 
-/// A file that another one is to replace.
+/// Returns the state of a file that another one is to replace.
 fn existing(found: &FileAttributes) -> Existing {
     Existing {
         mode: found.permissions.map_or(0o600, Permissions::bits),
@@ -820,14 +826,14 @@ pub(super) fn times((accessed, modified): (u32, u32)) -> Times {
     Times { accessed, modified }
 }
 
-/// Bytes that a file system has left for a file.
+/// Returns the number of bytes that a file system has left for a file.
 fn free(state: &StatVfs) -> u64 {
-    // Some file systems have no number of files.
+    // Some file systems report no number of files.
     let full = state.files > 0 && state.files_available == 0;
     if full { 0 } else { state.available_bytes() }
 }
 
-/// A type of file, for people.
+/// Returns the name of a file type, for people.
 fn name(kind: FileType) -> &'static str {
     match kind {
         FileType::Directory => "a directory",
@@ -840,16 +846,16 @@ fn name(kind: FileType) -> &'static str {
 /// The attributes of a directory's name at the target, or the reason why they are unknown.
 type Look = Result<Option<FileAttributes>, Error>;
 
-/// A step that is taken beside others.
+/// A step that is taken concurrently with others.
 enum Step {
-    /// A name is looked at.
+    /// Look up a name, and prepare it.
     Look(Item),
-    /// A file's content was compared.
+    /// Settle a file whose content was compared.
     Settle(Compared),
 }
 
 enum Taken {
-    /// The file's content decides; where it is the same, this is set.
+    /// The file's content decides. If it is the same, these attributes are set.
     Compare(Box<Item>, Changes),
     Done,
     NobodyCopies,
@@ -858,7 +864,7 @@ enum Taken {
 /// The decision about a name.
 enum Prepared {
     Copy,
-    /// Its content decides; where it is the same, this is set.
+    /// The content decides. If it is the same, these attributes are set.
     Compare(Changes),
     Done,
 }

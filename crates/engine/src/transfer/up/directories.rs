@@ -1,4 +1,4 @@
-//! Directories at the target: made, or entered if they are there.
+//! Directories at the target: created, or entered if they exist.
 
 use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -16,16 +16,17 @@ use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Sftp};
 
 impl Up<'_> {
-    /// Looks a directory's name up at the target and, if names are compared, lists the directory.
+    /// Looks up a directory at the target and, if names are compared, lists it.
     pub(super) async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
         let path = self.path(target);
         let looks_first = self.job.options.looks_first();
         if looks_first && let Some(found) = self.survey.look_at(target).await {
-            // Nobody asks for it again.
+            // Nobody asks for this name again.
             let _ = self.job.there.take(target);
             return Ok(Some(found));
         }
-        // Never closed. Turns of their own: who prepares names does not go on with these meanwhile.
+        // The semaphore is never closed. Directories have turns of their own: tasks that prepare names do not go on meanwhile,
+        // and may hold their turns.
         let _turn = self.listing.acquire().await.ok();
         if !looks_first {
             return self.look(&path).await;
@@ -35,7 +36,7 @@ impl Up<'_> {
             there::listing(self.sessions, &self.job.there, &path)
         );
         let found = found?;
-        // What a link leads to is not in it.
+        // The content of a link's target is not the directory's.
         if let (Some(FileType::Directory), Some(listing)) =
             (found.as_ref().and_then(FileAttributes::file_type), listing?)
         {
@@ -44,10 +45,10 @@ impl Up<'_> {
         Ok(found)
     }
 
-    /// Makes directories, outer ones before inner ones, and notes those that want to be finished.
+    /// Makes directories, outer ones before inner ones, and notes those that have to be finished.
     ///
-    /// All are looked at before any is made: what is made in a directory that turns out to be a link would be made where the
-    /// link leads.
+    /// All are looked up before any is made: a directory made below one that turns out to be a link would be made at the link's
+    /// target.
     pub(super) async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<(), Error> {
         let job = self.job;
         let mut absent = Vec::new();
@@ -60,9 +61,9 @@ impl Up<'_> {
                 found
             };
             match found {
-                _ if parent.is_none() => job.progress.failed_below(item.target, &self.shown(&path)),
+                _ if parent.is_none() => job.progress.failed_below(item.target, &self.format_path(&path)),
                 Ok(None) => {
-                    // So that what is to be in it is looked at, too.
+                    // Lets names in the directory be looked up, too.
                     job.tree.hold(&item.target, Origin::Found);
                     job.tree.touch(&item.target);
                     item.changes = Changes::NEW;
@@ -73,7 +74,7 @@ impl Up<'_> {
                     if job.options.looks_first()
                         && let Verdict::Stays(looks) = verdict(&job.options, &item, &Beside::from(&found))
                     {
-                        job.progress.adjusted(&item, looks);
+                        job.progress.report_adjusted(&item, looks);
                         item.is_right = looks.is_empty();
                     } else {
                         job.progress.copied(item.target.clone(), 0, Changes::default());
@@ -94,7 +95,10 @@ impl Up<'_> {
                         Some(FileType::Symlink) => "a symbolic link",
                         _ => "not a directory",
                     };
-                    let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
+                    let message = format!(
+                        "{} is {what}, so nothing is created in it",
+                        self.format_path(&path)
+                    );
                     job.failed(item.target, message);
                 }
                 Err(error) => job.go_on_after(item.target, error)?,
@@ -107,11 +111,11 @@ impl Up<'_> {
             }
             return Ok(());
         }
-        // Before any is made, which are on their way together.
+        // This comes before any directory is made, since all the requests to make directories are in flight together.
         for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
             self.clear(item).await?;
         }
-        // In order on one session: the server makes the outer one first.
+        // The requests go in order over one session: the server makes the outer directory first.
         let making = futures_util::stream::iter(absent)
             .map(|item| async {
                 let new = self.make_directory(&item).await;
@@ -135,7 +139,7 @@ impl Up<'_> {
                     let is_outermost = job.tree.parent(&item.target).is_some();
                     job.tree.lose(&item.target);
                     if !is_outermost {
-                        job.progress.failed_below(item.target, &self.shown(&path));
+                        job.progress.failed_below(item.target, &self.format_path(&path));
                         continue;
                     }
                     let is_absent = error.is_no_such_file();
@@ -151,8 +155,8 @@ impl Up<'_> {
         Ok(())
     }
 
-    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory
-    /// fails.
+    /// Removes a file or link that is in the way of a directory (a link itself, not its target). If it stays, making the
+    /// directory fails.
     async fn clear(&self, item: &Item) -> Result<(), Error> {
         let path = self.path(&item.target);
         match self
@@ -171,7 +175,7 @@ impl Up<'_> {
         self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a directory is in one that takes the place of something else; then it is such a one, too.
+    /// Returns whether a directory is in one that replaces something else, and notes it as one of those.
     fn is_in_replacing(&self, directory: &Bytes) -> bool {
         let mut replacing = self.replacing();
         let is_in = !replacing.is_empty() && replacing.contains(&split(directory).0);
@@ -181,7 +185,7 @@ impl Up<'_> {
         is_in
     }
 
-    /// Whether it was made now.
+    /// Makes a directory. Returns whether it is new.
     async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
         let path = self.path(&item.target);
         let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
@@ -190,7 +194,7 @@ impl Up<'_> {
             async move {
                 match sftp.mkdir(&path, permissions(mode)).await {
                     Ok(()) => Ok(true),
-                    // Version 3 has no status for "it is there".
+                    // Version 3 has no status for an existing name.
                     Err(error @ Error::File { .. }) => match sftp.lstat(&path).await {
                         Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
                         _ => Err(error),

@@ -30,15 +30,14 @@ impl Up<'_> {
             }
             self.job.progress.began(&item.target);
             match self.large_one(&mut item).await? {
-                Ok(length) => self.copied(item, length),
+                Ok(length) => self.report_copied(item, length),
                 Err(message) => self.job.failed(item.target, message),
             }
         }
         Ok(())
     }
 
-    /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
-    /// file is what failed.
+    /// Copies one file over as many sessions as it is worth. Fails if there are none left; returns a reason if the file fails.
     pub(super) async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
         if item.there.special.is_some() {
             return self.pour(item).await;
@@ -54,7 +53,8 @@ impl Up<'_> {
         };
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
         let claim = if may_be_kept { Claim::wait(tag).await } else { None };
-        // What has the name that is kept and is not gone on from. Until it is removed, no other copy has that name.
+        // The part under the name that is kept, if the copy does not resume from it. Until it is removed, no other copy has that
+        // name.
         let mut stale = None;
         let ended = self.attempts(item, tag, claim.is_some(), &mut stale).await;
         if let (Some(stale), Ok(_)) = (stale, &ended) {
@@ -63,7 +63,7 @@ impl Up<'_> {
         ended
     }
 
-    /// `may_be_kept`: a later copy may resume from what this one leaves.
+    /// Makes several attempts to copy a file. `may_be_kept`: a later copy may resume from what this one leaves.
     async fn attempts(
         &self,
         item: &mut Item,
@@ -71,7 +71,7 @@ impl Up<'_> {
         mut may_be_kept: bool,
         stale: &mut Option<Bytes>,
     ) -> Result<Result<u64, Reason>, Error> {
-        /// Each meets something that the one before could not know.
+        /// Each attempt meets something that the one before could not know.
         const ATTEMPTS: u8 = 4;
         let (mut last, mut sent) = (Reason::from(String::new()), false);
         for attempt in 0..ATTEMPTS {
@@ -122,14 +122,14 @@ impl Up<'_> {
                     last = message;
                     break;
                 }
-                // All of it is there.
+                // The whole file is there.
                 Ended::Unset(message) => {
                     leftover.was_renamed();
                     return Ok(Err(message));
                 }
                 Ended::Unmade(status) => {
                     leftover.was_renamed();
-                    last = self.refused(item, status.clone());
+                    last = self.refusal(item, status.clone());
                     item.there.unmade = Some(Box::new(status));
                     if let Some(reason) = self.bars_in_place(item).await {
                         return Ok(Err(reason));
@@ -154,7 +154,7 @@ impl Up<'_> {
                     }
                     match own {
                         Some(own) => self.lost_parts().push((part, Some(own))),
-                        // A server that had not noticed the end of a session has made it since.
+                        // A server that had not noticed the end of a session has made the part since.
                         None => *stale = kept.or_else(|| stale.take()),
                     }
                     may_be_kept = false;
@@ -171,19 +171,18 @@ impl Up<'_> {
         Ok(Err(last))
     }
 
-    /// Why a file is not written where it is: its backup is the same file.
-    /// Why a file is not written where it is, if it is not.
+    /// Returns the reason why a file is not written in place, if there is one.
     async fn bars_in_place(&self, item: &Item) -> Option<Reason> {
         if let Some(status) = &item.there.moved {
             let (directory, _) = path::directory_and_name(&self.final_path(item));
             if self.exposure.is_exposed(self.sessions, &directory).await {
-                return Some(self.refused(item, status.clone()));
+                return Some(self.refusal(item, status.clone()));
             }
             self.job.renaming_is_refused(self.sessions.first().host(), status);
         }
         item.there.existing?;
         self.job.options.backup.as_ref()?;
-        let path = self.shown(&self.final_path(item));
+        let path = self.format_path(&self.final_path(item));
         Some(
             format!(
                 "{path} can only be written where it is, and its backup would change, too: it is unchanged"
@@ -192,7 +191,7 @@ impl Up<'_> {
         )
     }
 
-    /// Removes a partial file that nothing can be resumed from.
+    /// Removes a partial file that is empty, from which nothing can be resumed.
     async fn remove_if_empty(&self, part: Bytes) {
         let sftp = self.sessions.first();
         if let Ok(FileAttributes { size: Some(0), .. }) = sftp.lstat(&part).await {
@@ -219,7 +218,7 @@ impl Up<'_> {
         };
         let exclusive = options.opening == Opening::Exclusive;
         let adopted = options.opening == Opening::Existing && !in_place;
-        // Another attempt has another name.
+        // A marked file can be attempted again, under another name.
         let is_marked = options.mark.is_some();
         let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
         let wanted = match alone {
@@ -235,7 +234,7 @@ impl Up<'_> {
         loop {
             let lanes_changed = self.sessions.changed();
             if alone && striped.has_lost() {
-                let message = self.shown(path) + " was not copied: the connection was lost";
+                let message = self.format_path(path) + " was not copied: the connection was lost";
                 return Ok(Ended::Again(message.into()));
             }
             striped.gather(self.sessions, wanted, alone)?;
@@ -291,7 +290,7 @@ impl Up<'_> {
         }
     }
 
-    /// How to write a file, and whether by one session alone.
+    /// Returns the options to write a file, and whether one session writes it alone.
     async fn options(
         &self,
         item: &Item,
@@ -309,9 +308,9 @@ impl Up<'_> {
         options.memory = self.job.memory();
         let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
         if in_place && !item.named && !self.sessions.first().is_sftp_server().await? {
-            // LSTAT shows what a link leads to on some: written in its place, that would be written.
+            // On some servers LSTAT shows a link's target: writing in place would write to the target.
             let text = self.sessions.first().readlink(path).await;
-            // One answers that for everything, with the path itself (copyparty's).
+            // One server (copyparty's) answers with the path itself for any file.
             let is_link = text.is_ok_and(|text| text != *path);
             if is_link {
                 let status = Status {
@@ -326,7 +325,7 @@ impl Up<'_> {
             }
         }
         if in_place {
-            // Cut at once where it is longer: that it can be cut afterwards is not known.
+            // A longer file is emptied at once: it is not known whether the server can truncate it afterwards.
             let is_longer = item
                 .there
                 .existing
@@ -355,7 +354,7 @@ impl Up<'_> {
         Ok((options, alone))
     }
 
-    /// Takes what a plan has to say, and counts what it has written beyond `counted`.
+    /// Takes a plan's events, and counts the bytes that it has written beyond `counted`.
     fn news(
         &self,
         item: &Item,
@@ -388,32 +387,32 @@ impl Up<'_> {
                     let bars = self.not_replaced(item, refused, &status);
                     news.ended = Some(bars.map_or_else(Ended::Failed, Ended::InPlace));
                 }
-                // What an earlier attempt has left is worth nothing to such a server: it is begun anew.
+                // Such a server cannot use an earlier attempt's part: the file is begun anew.
                 UploadEvent::Damaged(status) if (!exclusive || is_marked) && !item.there.in_place => {
-                    news.ended = Some(Ended::Again(self.refused(item, status)));
+                    news.ended = Some(Ended::Again(self.refusal(item, status)));
                 }
                 UploadEvent::Damaged(status) => {
-                    news.ended = Some(Ended::Failed(self.refused(item, status)));
+                    news.ended = Some(Ended::Failed(self.refusal(item, status)));
                 }
                 UploadEvent::Failed(status) => {
                     news.may_be_full = status.code == sftp::StatusCode::FAILURE;
-                    news.ended = Some(self.failed(item, &status, exclusive, *counted - resumed));
+                    news.ended = Some(self.judge_failure(item, &status, exclusive, *counted - resumed));
                 }
                 _ => {}
             }
         }
         let more = done.saturating_sub(*counted);
-        self.job.progress.kept(more);
+        self.job.progress.count_kept(more);
         self.job.flow.passed(more);
         *counted = done.max(*counted);
         news
     }
 
-    /// A file that cannot get its name by renaming is written where it is to be. Returns what was said, where what was
-    /// written is not there any more.
+    /// Decides about a file that cannot get its name by renaming: it is written in place. Returns the server's answer if the
+    /// written file does not exist any more.
     ///
     /// # Errors
-    /// It fails.
+    /// The file is not written in place either.
     pub(super) fn not_replaced(
         &self,
         item: &Item,
@@ -424,15 +423,15 @@ impl Up<'_> {
         if needs_owner {
             return Err(Reason {
                 obstacle: Some(Obstacle::Owner),
-                ..self.refused(item, status.clone()) + "; its owner could not be set"
+                ..self.refusal(item, status.clone()) + "; its owner could not be set"
             });
         }
         if item.there.in_place {
-            return Err(self.refused(item, status.clone()));
+            return Err(self.refusal(item, status.clone()));
         }
         if status.code == sftp::StatusCode::NO_SUCH_FILE {
-            // The server takes away what is closed; or somebody has moved it, and may have put something else where it was
-            // to be.
+            // The server removes a file that is closed; or somebody has moved the file, and may have put something else in its
+            // place.
             return Ok(Some(status.clone()));
         }
         if refused == Refused::Renaming {
@@ -441,29 +440,30 @@ impl Up<'_> {
         Ok(None)
     }
 
-    /// Returns the meaning of an upload's failure before anything was written: the file could not be made.
-    fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
-        let message = self.refused(item, status.clone());
+    /// Returns the end of an attempt whose upload failed. If the upload wrote nothing, the server may have refused to create the
+    /// file.
+    fn judge_failure(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
+        let message = self.refusal(item, status.clone());
         match status.code {
-            // An earlier attempt's file cannot be resumed: some servers write a file from its beginning only
-            // (rclone's), or take it away when it is opened again.
+            // An earlier attempt's part cannot be resumed: some servers write a file from its beginning only (rclone's), or
+            // remove it when it is opened again.
             _ if !exclusive && !item.there.in_place && written == 0 => Ended::Again(message),
-            // The server took away what it was to open again.
+            // The server removed the file that it was to open again.
             sftp::StatusCode::NO_SUCH_FILE if written == 0 && item.there.existing.is_some() && !exclusive => {
                 Ended::Again(message)
             }
             _ if !exclusive || written > 0 => Ended::Failed(message),
-            // A directory that takes no new name, and a file in it that may be written.
+            // The directory takes no new name, but the existing file may be writable.
             sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace(None),
             _ if self.may_be_unmade(status) => Ended::Unmade(status.clone()),
-            // The name has come to be taken, or the session ended while it was asked for.
+            // The name has been taken meanwhile, or the session ended during the request.
             sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
             _ => Ended::Failed(message),
         }
     }
 
-    /// Returns whether a server may have refused the temporary name, or EXCL, and not the file itself: some
-    /// know no EXCL (npm ssh2-sftp-server's says that there is no such file), or take some names only.
+    /// Returns whether a server may have refused the temporary name, or EXCL, and not the file itself: some do not know EXCL (npm
+    /// ssh2-sftp-server's reports that there is no such file), or take some names only.
     pub(super) fn may_be_unmade(&self, status: &Status) -> bool {
         let is_refused = matches!(
             status.code,
@@ -476,8 +476,8 @@ impl Up<'_> {
             && !self.job.no_last_names.load(Ordering::Relaxed)
     }
 
-    /// Looks for the part that an earlier attempt left, and returns the ranges that need not be sent: those that are
-    /// right, or the source's holes, which a new file has by itself.
+    /// Looks for the part that an earlier attempt left. Returns the ranges that need not be sent: those that equal the source, or
+    /// the source's holes, which a new file has by itself.
     async fn look_at_part(
         &self,
         item: &Item,
@@ -495,14 +495,14 @@ impl Up<'_> {
         let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &directory));
         let left = left?;
         if let Some(left) = &left
-            // A longer one would have to be cut, which is not done alike by all servers.
+            // A longer part would have to be truncated, which servers do differently.
             && let Some(size) = left.size.filter(|size| (1..=item.size).contains(size))
             && left.file_type() == Some(FileType::Regular)
-            // Sessions open it by its name, which others could give to something else in between.
+            // Sessions open the part by its name, which others could give to something else in between.
             && !exposed
             && let Some(mut done) = self.same((item, size), part, source).await?
         {
-            // A hole at the end of what is there hashes like the zeros that it is not.
+            // No range may go beyond the end of the part.
             done.retain_mut(|range| {
                 range.end = range.end.min(size);
                 !range.is_empty()
@@ -518,7 +518,7 @@ impl Up<'_> {
             }
         }
         if left.is_some() {
-            // Nothing is lost: no other copy has this name. Where it cannot be removed, the file gets another one.
+            // Nothing is lost: no other copy has this name. If the part cannot be removed, the file gets another name.
             self.remove(part.clone()).await?;
         }
         let done = match source {
@@ -536,7 +536,7 @@ impl Up<'_> {
     }
 }
 
-/// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
+/// A partial file that no copy would resume, if there is one. It is removed with the attempt that writes it, even if that is
 /// interrupted.
 struct Leftover<'a> {
     sessions: &'a Sessions,
@@ -550,7 +550,7 @@ impl Leftover<'_> {
         }
     }
 
-    /// It has another name now, or is somebody else's to remove.
+    /// Keeps the file: it has another name now, or somebody else removes it.
     fn was_renamed(mut self) {
         self.part = None;
     }
@@ -566,7 +566,7 @@ impl Drop for Leftover<'_> {
     }
 }
 
-/// The news from a plan.
+/// The events of a plan.
 struct News {
     /// The ranges to read from the source.
     wants: Vec<Want>,
@@ -575,17 +575,17 @@ struct News {
     may_be_full: bool,
 }
 
-/// How an attempt to copy a large file ended.
+/// The end of an attempt to copy a large file.
 enum Ended {
     Done(u64),
-    /// All of it is there, but not its times or permissions.
+    /// The file is complete, but its times or permissions were not set.
     Unset(Reason),
     Failed(Reason),
-    /// The file cannot be replaced as it is; what was said, where what was written is not there any more.
+    /// The file has to be written in place; with the server's answer if the written file does not exist any more.
     InPlace(Option<Status>),
-    /// The server made no file of a temporary name, and may make one of its last name.
+    /// The server made no file with a temporary name, and may make one with the final name.
     Unmade(Status),
-    /// Another attempt may do better; why this one did not.
+    /// Another attempt may succeed; with the reason why this one did not.
     Again(Reason),
 }
 
@@ -593,6 +593,6 @@ enum Ended {
 struct Part {
     done: Vec<Range<u64>>,
     adopted: bool,
-    /// Others may give the name to another file.
+    /// Others may give the part's name to another file.
     exposed: bool,
 }

@@ -22,7 +22,7 @@ impl Up<'_> {
         match found.and_then(FileAttributes::file_type) {
             None | Some(FileType::Regular | FileType::Symlink) => {}
             Some(kind) => {
-                let path = self.shown(&self.path(&item.target));
+                let path = self.format_path(&self.path(&item.target));
                 let message = format!("{path} is {}, which a copy does not replace", name(kind));
                 self.job.failed(item.target.clone(), message);
                 return Ok(());
@@ -33,7 +33,7 @@ impl Up<'_> {
             None if item.changes.is_empty() => Changes::NEW,
             None => item.changes,
             Some(Verdict::Left) => {
-                self.job.progress.skipped(item);
+                self.job.progress.report_skipped(item);
                 return Ok(());
             }
             Some(Verdict::Stays(changes) | Verdict::Content(changes) | Verdict::Copy(changes)) => changes,
@@ -64,7 +64,7 @@ impl Up<'_> {
         if let Some(Verdict::Content(mut looks)) = verdict {
             if link_text(self.sessions, &path).await? == target {
                 if !self.sessions.first().link().is_sftp_server() {
-                    // It has no way to set them.
+                    // Other servers have no way to set a link's attributes.
                     looks = Changes::default();
                 }
                 return self.stays(item, looks).await;
@@ -86,7 +86,7 @@ impl Up<'_> {
         let own = self.names.own(&item.source, path);
         let own = own.as_ref();
         let make = |sftp: Sftp| async move {
-            // Of an attempt whose session was lost, the link may be there.
+            // An attempt whose session was lost may have made the link.
             let attempt = attempts.fetch_add(1, Ordering::Relaxed);
             let attempt = u8::try_from(attempt).unwrap_or(u8::MAX);
             let part = Own::name(own, path, attempt);
@@ -106,7 +106,7 @@ impl Up<'_> {
             Err(Error::File {
                 host, doing, status, ..
             }) => {
-                // The link's own name, and not the one that it has until it is whole.
+                // Name the link's own path, and not the temporary one.
                 let error = Error::File {
                     host,
                     doing,
@@ -122,7 +122,7 @@ impl Up<'_> {
     }
 }
 
-/// Makes a link, in the place of what has its name.
+/// Makes a link, which replaces an existing name.
 async fn make_link(
     sftp: &Sftp,
     target: &Bytes,
@@ -132,7 +132,7 @@ async fn make_link(
     is_there: bool,
 ) -> Result<(), Error> {
     if !sftp.is_sftp_server().await? {
-        // Others rename what a link leads to, or do not replace one.
+        // Other servers rename the target of an existing link, or do not replace a link.
         if is_there
             && let Err(error) = sftp.remove(path).await
             && !error.is_no_such_file()
@@ -142,17 +142,18 @@ async fn make_link(
         return sftp.symlink_exactly(target, path).await;
     }
     if let Err(error) = sftp.symlink(target, &part).await {
-        // What a copy that was killed has left makes way: should it be renamed later, it is a whole link all the same.
+        // A killed copy's leftover makes way. Should that copy still rename the new link later, it is a complete link all the
+        // same.
         sftp.remove(&part).await.map_err(|_| error)?;
         sftp.symlink(target, &part).await?;
     }
     let set = async {
-        // Older ones cannot.
+        // Older versions cannot set a link's attributes.
         if !looks.is_empty() {
             let _ = sftp.lsetstat(&part, looks.clone()).await;
         }
     };
-    // Both requests are on their way at once.
+    // Both requests are in flight at once.
     let ((), renamed) = tokio::join!(set, sftp.rename(&part, path));
     if renamed.is_err() {
         let _ = sftp.remove(&part).await;

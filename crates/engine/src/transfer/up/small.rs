@@ -26,11 +26,11 @@ pub(super) struct SmallUp<'a> {
     reads: JoinSet<Vec<Content>>,
     /// Content that was read and not yet given to the plan.
     read: Option<Vec<Content>>,
-    /// Confirmed bytes, as last seen.
+    /// The number of confirmed bytes when last seen.
     written: u64,
-    /// Files that cannot be replaced as they are.
+    /// Files that have to be written in place.
     in_place: Vec<Item>,
-    /// Files whose temporary names an earlier copy has left something under.
+    /// Files whose temporary names are taken by leftovers of an earlier copy.
     taken: Vec<Item>,
     /// Files that the server refused, with its answers.
     failed: Vec<(Item, Status)>,
@@ -48,10 +48,10 @@ impl Content {
     }
 }
 
-/// The bytes in flight on a near session, at the start and at least: 32 files of 4 KiB. sshd and sftp-server buffer whatever they cannot handle
-/// at once, and reallocate, copy and clear the buffer for each piece that it grows by: with 512 files, 2 MiB, sshd could spend
-/// more CPU time on that than on everything else. 20,000 files of 4 KiB took 2.06 s with 32 and 2.68 s with 512 (the first copy
-/// of a daemon: 2.25 and 3.20 s), 3.5 s with at most 8, and rsync 2.0 s (medians of five runs).
+/// The least bytes in flight on a near session, also at the start: 32 files of 4 KiB. sshd and sftp-server buffer whatever they
+/// cannot handle at once, and reallocate, copy and clear the buffer for each piece that it grows by: with 512 files, 2 MiB, sshd
+/// could spend more CPU time on that than on everything else. 20,000 files of 4 KiB took 2.06 s with 32 and 2.68 s with 512 (the
+/// first copy of a daemon: 2.25 and 3.20 s), 3.5 s with at most 8, and rsync 2.0 s (medians of five runs).
 const NEAR_FLIGHT: u64 = 32 * 4096;
 
 /// The small local files that one thread reads in a row.
@@ -70,7 +70,7 @@ impl Up<'_> {
 impl Work for SmallUp<'_> {
     type Plan = ManyUpload;
 
-    /// 20,000 files of 4 KiB take 1.75 s, and 2.12 s with two, where rsync takes 1.54 s (two busy cores).
+    /// 20,000 files of 4 KiB take 1.75 s, and 2.12 s with two sessions; rsync takes 1.54 s (two busy cores).
     const NEAR: usize = 4;
 
     fn files(&mut self) -> &mut SmallFiles<ManyUpload> {
@@ -83,7 +83,7 @@ impl Work for SmallUp<'_> {
             item.there.own = up.names.own(&item.source, &up.final_path(&item));
         }
         let path = up.final_path(&item);
-        // Another name each time: the server may still work on a lost session's attempt.
+        // Each attempt has another name: the server may still work on a lost session's attempt.
         let mut file = UploadFile::new(part_of(up, &item), item.size);
         file.opening = Opening::Exclusive;
         file.owner = up.owner(&item);
@@ -113,7 +113,7 @@ impl Work for SmallUp<'_> {
             }
             item.there.in_place = true;
             match self.up.large_one(&mut item).await {
-                Ok(Ok(length)) => self.up.copied(item, length),
+                Ok(Ok(length)) => self.up.report_copied(item, length),
                 Ok(Err(message)) => self.up.job.failed(item.target, message),
                 Err(error) => self.up.job.failed(item.target, error),
             }
@@ -154,7 +154,7 @@ impl Work for SmallUp<'_> {
 impl<'a> SmallUp<'a> {
     pub(super) fn new(up: &'a Up<'a>, sftp: Sftp) -> Self {
         let lost = up.lost_parts().clone();
-        // Of earlier sessions: files that a server still makes of them are removed at the end.
+        // Parts of earlier sessions are removed; those that a server makes later are removed at the end.
         sftp.link().with_client(|client| {
             for (path, _) in lost.into_iter().filter(|(_, own)| own.is_none()) {
                 let id = client.request(trunkline_sftp::Request::Remove { path });
@@ -202,7 +202,7 @@ impl<'a> SmallUp<'a> {
                     match attributes {
                         Ok(()) => {
                             let length = item.size;
-                            self.up.copied(item, length);
+                            self.up.report_copied(item, length);
                         }
                         Err(status) => {
                             let reason = self.up.unset(&item, &status);
@@ -259,10 +259,10 @@ impl<'a> SmallUp<'a> {
         any
     }
 
-    /// Reports why a file was not written.
+    /// Reports the reason why a file was not written.
     async fn fail(&self, item: Item, status: Status) {
         let may_be_full = status.code == sftp::StatusCode::FAILURE;
-        let mut message = self.up.refused(&item, status);
+        let mut message = self.up.refusal(&item, status);
         if may_be_full {
             let path = self.up.final_path(&item);
             message = self.up.with_room(&item, &path, None, message).await;
@@ -334,7 +334,7 @@ impl<'a> SmallUp<'a> {
     }
 }
 
-/// Returns a file's temporary name for its next attempt, or its own one from this attempt.
+/// Returns a file's temporary name for its present attempt.
 fn part_of(up: &Up<'_>, item: &Item) -> Bytes {
     Own::name(item.there.own.as_ref(), &up.final_path(item), item.there.attempts)
 }
