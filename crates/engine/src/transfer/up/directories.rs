@@ -95,10 +95,8 @@ impl Up<'_> {
                         Some(FileType::Symlink) => "a symbolic link",
                         _ => "not a directory",
                     };
-                    let message = format!(
-                        "{} is {what}, so nothing is created in it",
-                        self.format_path(&path)
-                    );
+                    let path = self.format_path(&path);
+                    let message = format!("{path} is {what}, so nothing is created in it");
                     job.failed(item.target, message);
                 }
                 Err(error) => job.go_on_after(item.target, error)?,
