@@ -48,6 +48,9 @@ const PROGRAMS = {
       concurrency: 3, validate: (path) => !path.includes('skipped'), ...more,
       tick: (from, to, error) => saw.push([from.slice(directory.length), to.slice(directory.length), error?.message]),
     });
+    // Made one after the other: node-ssh makes the directories of a tree together, and where a parent is missing the first makes it and
+    // another's refusal is forgotten, with that directory (on ssh2 in 4 of 60 trees).
+    for (const path of ['deep/up', 'flat']) await made.mkdir(join(directory, path));
     saw.push(await made.putDirectory(join(directory, 'tree'), join(directory, 'deep/up'), options({ recursive: true })));
     saw.push(await made.putDirectory(join(directory, 'tree'), join(directory, 'flat'), options({ recursive: false })));
     saw.push(await made.getDirectory(join(directory, 'down'), join(directory, 'deep/up'), options({ recursive: true })));
