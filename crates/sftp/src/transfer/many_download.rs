@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::download::{Download, DownloadEvent, DownloadOptions};
-use super::pace::{FILE, Pace, SendMark, weight};
+use super::pace::{FIRST_SMALL, Pace, SendMark, weight};
 use super::worker::WorkerId;
 use super::{DEFAULT_MEMORY, FileId, Many, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
@@ -96,9 +96,6 @@ enum Purpose {
     Fstat,
 }
 
-/// The amount of small files in flight at the start, in bytes, if handles and memory allow. 2,000 files of 4 KiB come in 8 round
-/// trips with this value, in 10 with half of it and in 13 with an eighth; and 512 OPENs are one channel packet.
-const FIRST_FLIGHT: u64 = 512 * FILE;
 /// The size above which a file is large.
 const LARGE: u64 = 2 * 1024 * 1024;
 /// The most large files in progress at once.
@@ -121,7 +118,7 @@ impl ManyDownload {
             waiting_large: VecDeque::new(),
             large: HashMap::new(),
             next_file: 0,
-            pace: Pace::new(FIRST_FLIGHT, u64::MAX),
+            pace: Pace::new(FIRST_SMALL, u64::MAX),
             events: VecDeque::new(),
             held: 0,
             under_way: 0,

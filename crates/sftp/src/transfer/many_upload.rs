@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pace::{FILE, Pace, SendMark, weight};
+use super::pace::{FIRST_SMALL, Pace, SendMark, weight};
 use super::renaming::Renaming;
 use super::{DEFAULT_MEMORY, FileId, Many, Opening, Plan, Refused, piece};
 use crate::attributes::{FileAttributes, Owner};
@@ -162,11 +162,6 @@ enum Purpose {
     Remove,
 }
 
-/// The amount of small files in flight at the start, in bytes: 2 MiB, as much as sshd takes before it has to answer. With more,
-/// files would only queue, on a connection that a copy may want to leave. 2,000 files of 4 KiB are written and renamed in 11
-/// round trips with this value, in 14 with half of it and in 19 with an eighth.
-const FIRST_FLIGHT: u64 = 512 * FILE;
-
 impl Default for ManyUpload {
     fn default() -> Self {
         Self::new(DEFAULT_MEMORY)
@@ -183,7 +178,7 @@ impl ManyUpload {
             ready: Vec::new(),
             asked: HashMap::new(),
             next_file: 0,
-            pace: Pace::new(FIRST_FLIGHT, u64::MAX),
+            pace: Pace::new(FIRST_SMALL, u64::MAX),
             events: VecDeque::new(),
             held: 0,
             written: 0,

