@@ -6,17 +6,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nkeys::KeyPair;
 use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::order::job::JobTerms;
 use trunkline_fleet::order::{self, OrderedHost};
-use trunkline_fleet::state::{Exit, Fate, JobId, Limits};
-use trunkline_fleet::submitting::{SubmitError, order_of, status, submit};
-use trunkline_request::destination::Destination;
+use trunkline_fleet::state::{Exit, Fate, JobId};
+use trunkline_fleet::submitting::{SubmitError, order_of, status};
 use trunkline_testkit::LightServer;
 
-use crate::faults::site::Node;
-use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
+use crate::faults::site::{Node, draw};
+use crate::fleet::{TestFleet, follow_to_end, numbered_hosts};
 use crate::nats::{Nats, charter, create};
 
 /// Returns the program's output and its end, with these settings.
@@ -37,13 +35,9 @@ fn run_and_read(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
 async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
     let old = old_server();
     let plain = Nats::start_plain();
-    while std::net::TcpStream::connect(("127.0.0.1", plain.port())).is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    plain.wait_until_up().await;
     let locked = Nats::start("authorization { user: somebody, password: secret }");
-    while std::net::TcpStream::connect(("127.0.0.1", locked.port())).is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    locked.wait_until_up().await;
     let url = |port: u16| format!("nats://127.0.0.1:{port}");
     for (url, wanted) in [
         (url(1), "cannot connect to NATS at nats://127.0.0.1:1"),
@@ -78,8 +72,7 @@ async fn the_charter_of_a_cluster_is_sealed_where_that_starts_again() {
     let mut servers = Nats::cluster();
     let access = servers[0].access();
     let made = create(&access, charter(4), 3).await;
-    let client = async_nats::connect(&access.servers).await.unwrap();
-    let jetstream = async_nats::jetstream::new(client);
+    let jetstream = servers[0].jetstream().await;
     let stream = jetstream.get_stream("KV_test-charter").await.unwrap();
     assert_eq!(stream.cached_info().config.sealed, !are_servers_old());
     for server in &mut servers {
@@ -149,9 +142,7 @@ async fn a_certificate_of_ones_own_is_trusted_where_it_is_named_and_for_its_name
         ["server.pem", "server.key", "ca.pem"].map(|name| directory.path().join(name));
     let nats = Nats::start(&format!("tls {{ cert_file: {cert:?}, key_file: {key:?} }}"));
     let port = nats.port();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    nats.wait_until_up().await;
     let of_own = format!("ca = {authority:?}\n");
     for (name, more, wanted) in [
         (
@@ -196,47 +187,26 @@ fn old_server() -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger, directory) = (
-        KeyPair::new_user(),
-        Ledger::default(),
-        tempfile::tempdir().unwrap(),
-    );
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let one = hosts(&number_names("web", 1));
-    let charter = &bucket.charter;
-    let written = order::sign(&key, charter, 1_000_000_000, &one, JobTerms::default()).unwrap();
-    let client = async_nats::connect(nats.access().servers).await.unwrap();
-    let state = async_nats::jetstream::new(client);
-    let state = state.get_key_value("test-state").await.unwrap();
+    let fleet = TestFleet::start(4).await;
+    let _node = fleet.start_node("a").await;
+    let (charter, one) = (&fleet.bucket.charter, numbered_hosts("web", 1));
+    let written = order::sign(&fleet.key, charter, 1_000_000_000, &one, JobTerms::default()).unwrap();
+    let state = fleet.nats.store("state").await;
     let early: JobId = written.id;
     let place = format!("job.{early}.order");
     state.put(place, written.order.into()).await.unwrap();
-    let error = order_of(&bucket, &early).await.unwrap_err();
+    let error = order_of(&fleet.bucket, &early).await.unwrap_err();
     assert!(matches!(error, SubmitError::Order(_)), "{error}");
     assert!(error.to_string().contains("set the submitter's clock"), "{error}");
     // The node has seen it when it has executed what came later.
-    let job = submit(&bucket, &key, &one, Limits::default(), None)
-        .await
-        .unwrap();
-    follow_to_end(&bucket, &job).await;
-    let executed: Vec<String> = ledger.lock().unwrap().keys().cloned().collect();
-    assert_eq!(executed, [format!("{job} web0.test")]);
+    let job = fleet.submit(&one).await;
+    follow_to_end(&fleet.bucket, &job).await;
+    assert_eq!(fleet.executed_hosts(), [format!("{job} web0.test")]);
 }
 
 /// Commands for hosts of a light server.
 fn light(count: u16) -> Vec<OrderedHost> {
-    let host = |number: u16| {
-        let name = LightServer::host(200, number);
-        OrderedHost {
-            destination: Destination::parse_hop(&name).unwrap(),
-            command: format!("draw 20 # {name}").into_bytes(),
-            name,
-        }
-    };
-    (1..=count).map(host).collect()
+    (1..=count).map(|number| draw(200, number, 20, "")).collect()
 }
 
 pub(crate) async fn wait_for_shards(bucket: &Bucket, node: &str, are_enough: impl Fn(usize) -> bool) {
@@ -252,25 +222,17 @@ pub(crate) async fn wait_for_shards(bucket: &Bucket, node: &str, are_enough: imp
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_disk_is_full_runs_nothing_and_the_others_run_all() {
-    let (nats, hosts, key) = (
-        Nats::start(""),
-        LightServer::start().unwrap(),
-        KeyPair::new_user(),
-    );
-    let bucket = nats.fleet(8).await;
-    let nats = [nats];
-    let node = |number| Node::new(number, &nats, &key, &hosts.ssh_config());
+    let (fleet, hosts) = (TestFleet::start(8).await, LightServer::start().unwrap());
+    let bucket = &fleet.bucket;
+    let node = |number| Node::member(&fleet, number, &hosts);
     let (mut full, mut other) = (node(0), node(1));
     full.start_on_a_small_disk();
     other.start();
     for node in ["n0", "n1"] {
-        wait_for_shards(&bucket, node, |own| own > 0).await;
+        wait_for_shards(bucket, node, |own| own > 0).await;
     }
     full.fill_disk();
-    let job = submit(&bucket, &key, &light(40), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    let (fates, _) = fleet.run(&light(40)).await;
     for fate in fates.values() {
         let Fate::Ended { claim, returned } = fate else {
             panic!("{fate:?}: {}", full.log())
@@ -279,7 +241,7 @@ async fn a_node_whose_disk_is_full_runs_nothing_and_the_others_run_all() {
         assert_eq!(claim.holder.node, "n1");
     }
     assert_eq!(hosts.executions().len(), 40);
-    let member = status(&bucket).await.unwrap().nodes;
+    let member = status(bucket).await.unwrap().nodes;
     let member = &member.iter().find(|seen| seen.0 == "n0").unwrap().1;
     let trouble = member.trouble.as_deref().unwrap_or_default();
     assert!(
@@ -294,17 +256,11 @@ async fn a_node_whose_disk_is_full_runs_nothing_and_the_others_run_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_node_of_one_name_starts_nothing_and_says_why() {
-    let (nats, hosts, key) = (
-        Nats::start(""),
-        LightServer::start().unwrap(),
-        KeyPair::new_user(),
-    );
-    let bucket = nats.fleet(8).await;
-    let nats = [nats];
-    let node = || Node::new(0, &nats, &key, &hosts.ssh_config());
+    let (fleet, hosts) = (TestFleet::start(8).await, LightServer::start().unwrap());
+    let node = || Node::member(&fleet, 0, &hosts);
     let (mut first, mut twin) = (node(), node());
     first.start();
-    wait_for_shards(&bucket, "n0", |own| own == 8).await;
+    wait_for_shards(&fleet.bucket, "n0", |own| own == 8).await;
     twin.start();
     while !twin
         .log()
@@ -312,10 +268,7 @@ async fn a_second_node_of_one_name_starts_nothing_and_says_why() {
     {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let job = submit(&bucket, &key, &light(20), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    let (fates, _) = fleet.run(&light(20)).await;
     let incarnations: std::collections::BTreeSet<u64> = fates
         .values()
         .map(|fate| match fate {

@@ -5,18 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use nkeys::KeyPair;
-use trunkline_fleet::bucket::{Bucket, Charter};
+use trunkline_fleet::bucket::Charter;
 use trunkline_fleet::order::OrderedHost;
-use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, Terms};
+use trunkline_fleet::state::{Exit, Fate, Restart, Resuming};
 use trunkline_fleet::streaming::following::{self, stream_of};
-use trunkline_fleet::submitting::{status, submit};
-use trunkline_request::destination::Destination;
+use trunkline_fleet::submitting::status;
 use trunkline_testkit::LightServer;
 
-use crate::faults::site::Node;
-use crate::fleet::follow_to_end;
-use crate::nats::{Nats, charter, create};
+use crate::faults::site::{Node, draw};
+use crate::fleet::{TestFleet, follow_to_end};
+use crate::nats::{charter, terms};
 
 /// The time that the fleet keeps ended jobs: less than the clock jumps by.
 const KEEP: Duration = Duration::from_secs(1800);
@@ -83,29 +81,18 @@ impl Clock {
 
 /// Commands of which each takes so long.
 fn hosts(mark: &str, count: u16, takes: u64) -> Vec<OrderedHost> {
-    let host = |number: u16| {
-        let name = LightServer::host(201, number);
-        OrderedHost {
-            destination: Destination::parse_hop(&name).unwrap(),
-            command: format!("draw {takes} # {mark} {name}").into_bytes(),
-            name,
-        }
-    };
-    (1..=count).map(host).collect()
+    (1..=count).map(|number| draw(201, number, takes, mark)).collect()
 }
 
 /// Executes commands that take two seconds, in the middle of which the clock is set.
-async fn run(bucket: &Bucket, key: &KeyPair, ledger: &LightServer, clock: &Clock, offset: &str) {
-    let hosts = hosts(offset, 10, 2_000);
+async fn run(fleet: &TestFleet, ledger: &LightServer, clock: &Clock, offset: &str) {
     let before = ledger.executions().len();
-    let job = submit(bucket, key, &hosts, Limits::default(), None)
-        .await
-        .unwrap();
+    let job = fleet.submit(&hosts(offset, 10, 2_000)).await;
     while ledger.executions().len() == before {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     clock.set(offset);
-    let (fates, _) = follow_to_end(bucket, &job).await;
+    let (fates, _) = follow_to_end(&fleet.bucket, &job).await;
     for fate in fates.values() {
         let is_ended =
             matches!(fate, Fate::Ended { returned, .. } if matches!(returned.exit, Exit::Status(_)));
@@ -120,30 +107,24 @@ async fn run(bucket: &Bucket, key: &KeyPair, ledger: &LightServer, clock: &Clock
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_changes_nothing() {
-    let (nats, ledger, key) = (
-        [Nats::start("")],
-        LightServer::start().unwrap(),
-        KeyPair::new_user(),
-    );
-    // Some renewals pass while it is tried.
-    let ttl = Duration::from_secs(6);
     let charter = Charter {
         keep: KEEP,
-        terms: Terms {
-            ttl,
-            renew: ttl / 3,
-            margin: ttl / 3,
-        },
+        // Some renewals pass while it is tried.
+        terms: terms(Duration::from_secs(6)),
         ..charter(8)
     };
-    let bucket = create(&nats[0].access(), charter, 1).await;
+    let (fleet, ledger) = (
+        TestFleet::with_charter(charter).await,
+        LightServer::start().unwrap(),
+    );
+    let bucket = &fleet.bucket;
     let directory = trunkline_testkit::directory().unwrap();
     let clock = Clock::new(directory.path());
-    let mut node = Node::new(0, &nats, &key, &ledger.ssh_config());
+    let mut node = Node::member(&fleet, 0, &ledger);
     let mut join = Command::new(env!("CARGO_BIN_EXE_trunkline-fleet"));
     join.arg("join").envs(clock.variables());
     node.start_as(join.env("TRUNKLINED", clock.daemon(directory.path())));
-    crate::bad_input::wait_for_shards(&bucket, "n0", |own| own == 8).await;
+    crate::bad_input::wait_for_shards(bucket, "n0", |own| own == 8).await;
 
     // A stream that has ended, whose records it is to remove in half an hour.
     let resuming = Resuming {
@@ -151,23 +132,17 @@ async fn a_clock_that_jumps_changes_nothing() {
         first: Duration::from_secs(1),
         longest: Duration::from_secs(1),
     };
-    let ended = hosts("stream", 1, 1);
-    let stream = following::submit(&bucket, &key, &ended, resuming, None)
-        .await
-        .unwrap();
-    while following::streams(&bucket).await.unwrap()[0].ended == 0 {
+    let stream = fleet.submit_stream(&hosts("stream", 1, 1), resuming).await;
+    while following::streams(bucket).await.unwrap()[0].ended == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
     for offset in ["+3600", "-3600", "+0"] {
-        run(&bucket, &key, &ledger, &clock, offset).await;
+        run(&fleet, &ledger, &clock, offset).await;
         // Longer than a lease lasts, and than it takes until the node looks what it may remove.
         let long = hosts(&format!("after {offset}"), 1, 7_000);
-        let job = submit(&bucket, &key, &long, Limits::default(), None)
-            .await
-            .unwrap();
-        assert_eq!(follow_to_end(&bucket, &job).await.0.len(), 1);
-        let nodes = status(&bucket).await.unwrap().nodes;
+        assert_eq!(fleet.run(&long).await.0.len(), 1);
+        let nodes = status(bucket).await.unwrap().nodes;
         let (name, member, shards, _) = &nodes[0];
         assert_eq!(
             (name.as_str(), *shards, &member.trouble),
@@ -175,7 +150,7 @@ async fn a_clock_that_jumps_changes_nothing() {
             "{offset}"
         );
         assert!(
-            stream_of(&bucket, &stream).await.is_ok(),
+            stream_of(bucket, &stream).await.is_ok(),
             "{offset}: the stream was removed"
         );
         assert_eq!(bucket.frozen().await.unwrap(), None);

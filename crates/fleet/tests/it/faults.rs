@@ -24,11 +24,11 @@ use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::order::OrderedHost;
 use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Terms};
 use trunkline_fleet::submitting::{JobEvent, SubmitError, cancel, follow, order_of, status, submit};
-use trunkline_request::destination::Destination;
 use trunkline_request::failure::Execution;
 use trunkline_testkit::{Ended, LightServer};
 
-use site::{SHARDS, Site};
+use crate::nats::terms;
+use site::{SHARDS, Site, draw};
 
 /// The time limit for a course in all: none takes as long, unless something is never reported.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -42,15 +42,6 @@ fn seeds() -> std::ops::Range<u64> {
     match asked.as_deref().and_then(|text| text.split_once('-')) {
         Some((from, to)) => from.parse().unwrap()..to.parse().unwrap(),
         None => 0..30,
-    }
-}
-
-/// Leases that last so long, in the proportions of those of every fleet.
-fn terms(ttl: Duration) -> Terms {
-    Terms {
-        ttl,
-        renew: ttl / 3,
-        margin: ttl / 3,
     }
 }
 
@@ -317,18 +308,12 @@ impl Course {
         let random = &mut self.random;
         let hosts: Vec<OrderedHost> = (1..=hosts)
             .map(|number| {
-                let name = LightServer::host(group, number);
                 let longest = if random.random_range(0..6) == 0 {
                     6_000
                 } else {
                     600
                 };
-                let takes = random.random_range(0..longest);
-                OrderedHost {
-                    destination: Destination::parse_hop(&name).unwrap(),
-                    command: format!("draw {takes} # {mark} {name}").into_bytes(),
-                    name,
-                }
+                draw(group, number, random.random_range(0..longest), &mark)
             })
             .collect();
         let limits = Limits {

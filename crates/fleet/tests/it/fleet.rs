@@ -11,23 +11,24 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
-use trunkline_fleet::bucket::{Bucket, BucketError, PROTOCOL};
+use trunkline_fleet::bucket::{Bucket, BucketError, Charter, PROTOCOL};
 use trunkline_fleet::order::{self, OrderedHost};
 use trunkline_fleet::running::{Executor, Instruction, NodeError, NodeOptions, Stream, Work, run};
 use trunkline_fleet::signed::{Purpose, Signed};
-use trunkline_fleet::state::{Exit, Fate, Limits, Value};
+use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Resuming, StreamId, Value};
+use trunkline_fleet::streaming::following;
 use trunkline_fleet::submitting::{JobEvent, cancel, follow, jobs, remove, status, submit};
 use trunkline_request::destination::Destination;
 
-use crate::nats::Nats;
+use crate::nats::{Nats, charter, create};
 
 /// The executions of each host, with their nodes.
 pub(crate) type Ledger = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
 /// Executes nothing: the host's name says how long it takes and what it returns.
-pub(crate) struct Pretender {
-    pub(crate) node: String,
-    pub(crate) ledger: Ledger,
+struct Pretender {
+    node: String,
+    ledger: Ledger,
 }
 
 impl Executor for Pretender {
@@ -63,14 +64,19 @@ pub(crate) struct TestNode {
 }
 
 impl TestNode {
+    /// Starts one that pretends to execute commands.
     pub(crate) fn start(
         name: &str,
         bucket: Bucket,
         directory: &TempDir,
-        allow: AllowList,
+        allow: Arc<dyn AllowSource>,
         ledger: &Ledger,
     ) -> Self {
-        Self::start_with(name, bucket, directory, Arc::new(allow), ledger)
+        let executor = Pretender {
+            node: name.into(),
+            ledger: ledger.clone(),
+        };
+        Self::start_with(name, bucket, directory, allow, Arc::new(executor))
     }
 
     pub(crate) fn start_with(
@@ -78,7 +84,7 @@ impl TestNode {
         bucket: Bucket,
         directory: &TempDir,
         allow: Arc<dyn AllowSource>,
-        ledger: &Ledger,
+        executor: Arc<dyn Executor>,
     ) -> Self {
         let (tell, told) = mpsc::channel(1);
         let options = NodeOptions {
@@ -88,10 +94,6 @@ impl TestNode {
             directory: directory.path().join(name),
             allow,
         };
-        let executor = Arc::new(Pretender {
-            node: name.into(),
-            ledger: ledger.clone(),
-        });
         let task = tokio::spawn(run(bucket, options, executor, told));
         Self { tell, task }
     }
@@ -106,6 +108,85 @@ impl TestNode {
     }
 }
 
+/// A fleet on a server of its own, and who submits to it.
+pub(crate) struct TestFleet {
+    pub(crate) nats: Nats,
+    pub(crate) bucket: Bucket,
+    /// The submitter's.
+    pub(crate) key: KeyPair,
+    pub(crate) ledger: Ledger,
+    /// Of its nodes.
+    pub(crate) directory: TempDir,
+}
+
+impl TestFleet {
+    /// Starts one of so many shards, without a node.
+    pub(crate) async fn start(shards: u16) -> Self {
+        Self::with_charter(charter(shards)).await
+    }
+
+    pub(crate) async fn with_charter(charter: Charter) -> Self {
+        let nats = Nats::start("");
+        let bucket = create(&nats.access(), charter, 1).await;
+        Self {
+            nats,
+            bucket,
+            key: KeyPair::new_user(),
+            ledger: Ledger::default(),
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// Opens it once more, with a connection of its own.
+    pub(crate) async fn open(&self) -> Bucket {
+        Bucket::open(&self.nats.access()).await.unwrap()
+    }
+
+    /// Starts a node that lets the submitter do everything.
+    pub(crate) async fn start_node(&self, name: &str) -> TestNode {
+        self.start_node_allowing(name, Arc::new(everything(&self.key)))
+            .await
+    }
+
+    pub(crate) async fn start_node_allowing(&self, name: &str, allow: Arc<dyn AllowSource>) -> TestNode {
+        TestNode::start(name, self.open().await, &self.directory, allow, &self.ledger)
+    }
+
+    pub(crate) async fn submit(&self, hosts: &[OrderedHost]) -> JobId {
+        self.submit_within(hosts, Limits::default()).await
+    }
+
+    pub(crate) async fn submit_within(&self, hosts: &[OrderedHost], limits: Limits) -> JobId {
+        submit(&self.bucket, &self.key, hosts, limits, None)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn submit_stream(&self, hosts: &[OrderedHost], resuming: Resuming) -> StreamId {
+        following::submit(&self.bucket, &self.key, hosts, resuming, None)
+            .await
+            .unwrap()
+    }
+
+    /// Submits a job, and returns all that is told of it.
+    pub(crate) async fn run(&self, hosts: &[OrderedHost]) -> Told {
+        let job = self.submit(hosts).await;
+        follow_to_end(&self.bucket, &job).await
+    }
+
+    /// Waits until its nodes have begun on so many hosts.
+    pub(crate) async fn wait_for_executions(&self, count: usize) {
+        while self.ledger.lock().unwrap().len() < count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Each with its job or stream, in alphabetical order.
+    pub(crate) fn executed_hosts(&self) -> Vec<String> {
+        self.ledger.lock().unwrap().keys().cloned().collect()
+    }
+}
+
 pub(crate) fn hosts(names: &[String]) -> Vec<OrderedHost> {
     let host = |name: &String| OrderedHost {
         name: name.clone(),
@@ -115,8 +196,12 @@ pub(crate) fn hosts(names: &[String]) -> Vec<OrderedHost> {
     names.iter().map(host).collect()
 }
 
-pub(crate) fn number_names(name: &str, hosts: usize) -> Vec<String> {
+fn number_names(name: &str, hosts: usize) -> Vec<String> {
     (0..hosts).map(|host| format!("{name}{host}.test")).collect()
+}
+
+pub(crate) fn numbered_hosts(name: &str, count: usize) -> Vec<OrderedHost> {
+    hosts(&number_names(name, count))
 }
 
 pub(crate) fn everything(key: &KeyPair) -> AllowList {
@@ -146,11 +231,11 @@ async fn wait_until_divided(bucket: &Bucket, nodes: usize, shards: usize) {
     }
 }
 
-/// All that is told of a job.
-pub(crate) async fn follow_to_end(
-    bucket: &Bucket,
-    job: &trunkline_fleet::state::JobId,
-) -> (BTreeMap<u32, Fate>, BTreeMap<u32, String>) {
+/// The fates of a job's hosts, and their output.
+type Told = (BTreeMap<u32, Fate>, BTreeMap<u32, String>);
+
+/// Returns all that is told of a job.
+pub(crate) async fn follow_to_end(bucket: &Bucket, job: &JobId) -> Told {
     let (events, mut told) = mpsc::channel(16);
     let (bucket, job) = (bucket.clone(), job.clone());
     let following = tokio::spawn(async move { follow(&bucket, &job, events).await });
@@ -171,23 +256,25 @@ pub(crate) async fn follow_to_end(
     (fates, output)
 }
 
+#[track_caller]
+pub(crate) fn assert_all_ended(fates: &BTreeMap<u32, Fate>) {
+    assert!(
+        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
+        "{fates:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(16).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let access = nats.access();
-    let open = || Bucket::open(&access);
-    let a = TestNode::start("a", open().await.unwrap(), &directory, everything(&key), &ledger);
-    let _b = TestNode::start("b", open().await.unwrap(), &directory, everything(&key), &ledger);
-    wait_until_divided(&bucket, 2, 16).await;
+    let fleet = TestFleet::start(16).await;
+    let bucket = &fleet.bucket;
+    let a = fleet.start_node("a").await;
+    let _b = fleet.start_node("b").await;
+    wait_until_divided(bucket, 2, 16).await;
     let mut names = number_names("web", 40);
     names[7] = "bad7.test".into();
-    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, output) = follow_to_end(&bucket, &job).await;
+    let job = fleet.submit(&hosts(&names)).await;
+    let (fates, output) = follow_to_end(bucket, &job).await;
     assert_eq!(fates.len(), 40);
     for (host, fate) in &fates {
         let Fate::Ended { returned, .. } = fate else {
@@ -198,39 +285,29 @@ async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
         assert_eq!(output[host], format!("this is {name}\n"));
     }
     // Somebody else asks later.
-    assert_eq!(follow_to_end(&bucket, &job).await, (fates, output));
-    let executed = ledger.lock().unwrap().clone();
+    assert_eq!(follow_to_end(bucket, &job).await, (fates, output));
+    let executed = fleet.ledger.lock().unwrap().clone();
     assert_eq!(executed.len(), 40);
     assert!(executed.values().all(|nodes| nodes.len() == 1));
 
-    let seen = status(&bucket).await.unwrap();
+    let seen = status(bucket).await.unwrap();
     assert_eq!(seen.nodes.iter().map(|node| node.2).sum::<usize>(), 16);
     assert_eq!(seen.frozen, None);
 
     // A node that leaves gives back what it has, and the other one takes it at once.
     a.tell.send(Instruction::Leave).await.unwrap();
-    let names = number_names("db", 20);
-    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
-    assert!(
-        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
-        "{fates:?}"
-    );
+    let (fates, _) = fleet.run(&numbered_hosts("db", 20)).await;
+    assert_all_ended(&fates);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(8).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
+    let fleet = TestFleet::start(8).await;
+    let (bucket, key) = (&fleet.bucket, &fleet.key);
     for name in ["a", "b"] {
-        let bucket = Bucket::open(&nats.access()).await.unwrap();
-        TestNode::start(name, bucket, &directory, everything(&key), &ledger);
+        fleet.start_node(name).await;
     }
-    wait_until_divided(&bucket, 2, 8).await;
+    wait_until_divided(bucket, 2, 8).await;
     let limits = Limits {
         at_once: 2,
         failures: Some(0),
@@ -238,46 +315,36 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     };
     let mut names = number_names("web", 20);
     names[3] = "bad3.test".into();
-    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    let job = fleet.submit_within(&hosts(&names), limits).await;
+    let (fates, _) = follow_to_end(bucket, &job).await;
     let not_started = fates
         .values()
         .filter(|fate| matches!(fate, Fate::NotStarted { .. }))
         .count();
     assert!((12..=16).contains(&not_started), "{fates:?}");
-    assert_eq!(ledger.lock().unwrap().len(), 20 - not_started);
+    assert_eq!(fleet.executed_hosts().len(), 20 - not_started);
 
-    let names = number_names("slow", 10);
     let limits = Limits {
         at_once: 4,
         ..Limits::default()
     };
-    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
+    let job = fleet.submit_within(&numbered_hosts("slow", 10), limits).await;
     let begun = || {
-        let ledger = ledger.lock().unwrap();
+        let ledger = fleet.ledger.lock().unwrap();
         ledger.keys().filter(|name| name.contains("slow")).count()
     };
     while begun() < 4 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // Somebody else may write to the bucket, and ends nothing by that.
-    cancel(&bucket, &KeyPair::new_user(), &job).await.unwrap();
-    let later = submit(
-        &bucket,
-        &key,
-        &hosts(&number_names("web", 40)),
-        Limits::default(),
-        None,
-    )
-    .await
-    .unwrap();
+    cancel(bucket, &KeyPair::new_user(), &job).await.unwrap();
     // Both nodes have seen what was written before that.
-    follow_to_end(&bucket, &later).await;
-    let seen = jobs(&bucket).await.unwrap();
+    fleet.run(&numbered_hosts("web", 40)).await;
+    let seen = jobs(bucket).await.unwrap();
     let seen = seen.iter().find(|status| status.job == job.0).unwrap();
     assert_eq!(seen.running, 4, "{seen:?}");
-    cancel(&bucket, &key, &job).await.unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    cancel(bucket, key, &job).await.unwrap();
+    let (fates, _) = follow_to_end(bucket, &job).await;
     for (host, fate) in &fates {
         match fate {
             Fate::Ended { returned, .. } => assert_eq!(returned.exit, Exit::Signal("TERM".into())),
@@ -290,19 +357,11 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let mut allow = everything(&key);
+    let fleet = TestFleet::start(4).await;
+    let bucket = &fleet.bucket;
+    let mut allow = everything(&fleet.key);
     allow.allow[0].hosts = vec!["web*".into()];
-    TestNode::start(
-        "a",
-        Bucket::open(&nats.access()).await.unwrap(),
-        &directory,
-        allow,
-        &ledger,
-    );
+    fleet.start_node_allowing("a", Arc::new(allow)).await;
     let names = [
         "web1.test".to_owned(),
         "db1.test".to_owned(),
@@ -312,19 +371,17 @@ async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
         Fate::NotStarted { why } => why.clone(),
         _ => String::new(),
     };
-    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    let (fates, _) = fleet.run(&hosts(&names)).await;
     assert_eq!(why(&fates[&0]), "");
     assert!(why(&fates[&1]).contains("does not let"), "{fates:?}");
     assert!(why(&fates[&2]).contains("be root on web2.test"), "{fates:?}");
-    let job = submit(&bucket, &stranger, &hosts(&names[..1]), Limits::default(), None)
+    let (stranger, web) = (KeyPair::new_user(), hosts(&names[..1]));
+    let job = submit(bucket, &stranger, &web, Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
+    let (fates, _) = follow_to_end(bucket, &job).await;
     assert!(why(&fates[&0]).contains("takes nothing from"), "{fates:?}");
-    assert_eq!(ledger.lock().unwrap().len(), 1);
+    assert_eq!(fleet.executed_hosts().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,6 +426,10 @@ impl Changing {
     pub(crate) fn set(&self, list: AllowList) {
         *self.0.lock().unwrap() = Ok(Arc::new(list));
     }
+
+    fn make_unreadable(&self, why: &str) {
+        *self.0.lock().unwrap() = Err(why.into());
+    }
 }
 
 impl AllowSource for Changing {
@@ -379,13 +440,9 @@ impl AllowSource for Changing {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_allowed_is_what_the_list_says_by_then() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let list = Arc::new(Changing(Mutex::new(Ok(Arc::new(everything(&key))))));
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
+    let fleet = TestFleet::start(4).await;
+    let list = Arc::new(Changing::new(everything(&fleet.key)));
+    let _node = fleet.start_node_allowing("a", list.clone()).await;
     let limits = Limits {
         at_once: 1,
         ..Limits::default()
@@ -393,18 +450,16 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
     // The first host is begun while the list allows it, and the others come when it allows nothing any more.
     let mut names = number_names("web", 4);
     names[0] = "slow0.test".into();
-    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
-    while ledger.lock().unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    *list.0.lock().unwrap() = Err("fleet.toml: Permission denied".into());
+    let job = fleet.submit_within(&hosts(&names), limits).await;
+    fleet.wait_for_executions(1).await;
+    list.make_unreadable("fleet.toml: Permission denied");
     let why = |fate: &Fate| match fate {
         Fate::NotStarted { why } => why.clone(),
         other => format!("{other:?}"),
     };
     let (events, mut told_now) = mpsc::channel(16);
     let following = tokio::spawn({
-        let (bucket, job) = (bucket.clone(), job.clone());
+        let (bucket, job) = (fleet.bucket.clone(), job.clone());
         async move { follow(&bucket, &job, events).await }
     });
     let mut refused = 0;
@@ -415,17 +470,11 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
         }
     }
     following.abort();
-    assert_eq!(ledger.lock().unwrap().len(), 1);
+    assert_eq!(fleet.executed_hosts().len(), 1);
 
-    *list.0.lock().unwrap() = Ok(Arc::new(everything(&key)));
-    let job = submit(&bucket, &key, &hosts(&names[1..]), Limits::default(), None)
-        .await
-        .unwrap();
-    let (fates, _) = follow_to_end(&bucket, &job).await;
-    assert!(
-        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
-        "{fates:?}"
-    );
+    list.set(everything(&fleet.key));
+    let (fates, _) = fleet.run(&hosts(&names[1..])).await;
+    assert_all_ended(&fates);
 }
 
 /// A job as a later version may write it.
@@ -440,28 +489,20 @@ struct LaterOrder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
-    let nats = Nats::start("");
-    let fleet = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
+    let fleet = TestFleet::start(4).await;
+    let _node = fleet.start_node("a").await;
     let order = rmp_serde::to_vec_named(&LaterOrder {
         protocol: PROTOCOL + 1,
-        fleet: fleet.charter.id,
-        submitter: key.public_key(),
+        fleet: fleet.bucket.charter.id,
+        submitter: fleet.key.public_key(),
         hosts: 3,
         novelty: "x",
     })
     .unwrap();
     let job = order::name_of(order::Kind::Job, &order);
-    let signed = Signed::new(&key, Purpose::Job, order).unwrap();
+    let signed = Signed::new(&fleet.key, Purpose::Job, order).unwrap();
     let signed = rmp_serde::to_vec_named(&signed).unwrap();
-    let client = async_nats::connect(nats.access().servers).await.unwrap();
-    let state = async_nats::jetstream::new(client)
-        .get_key_value("test-state")
-        .await
-        .unwrap();
+    let state = fleet.nats.store("state").await;
     state
         .put(format!("job.{job}.order"), signed.into())
         .await
@@ -479,39 +520,36 @@ async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
         let words = format!("speaks protocol {} and this fleet {PROTOCOL}", PROTOCOL + 1);
         assert!(why.contains(&words), "{why}");
     }
-    assert_eq!(ledger.lock().unwrap().len(), 0);
+    assert!(fleet.executed_hosts().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let node = TestNode::start("a", bucket.clone(), &directory, everything(&key), &ledger);
-    wait_until_divided(&bucket, 1, 4).await;
-    let removed = remove(&nats.access()).await;
+    let fleet = TestFleet::start(4).await;
+    let access = fleet.nats.access();
+    let node = fleet.start_node("a").await;
+    wait_until_divided(&fleet.bucket, 1, 4).await;
+    let removed = remove(&access).await;
     assert!(matches!(removed, Err(BucketError::AtWork { .. })), "{removed:?}");
-    let one = hosts(&number_names("web", 1));
-    let job = submit(&bucket, &key, &one, Limits::default(), None)
-        .await
-        .unwrap();
-    follow_to_end(&bucket, &job).await;
+    let one = numbered_hosts("web", 1);
+    fleet.run(&one).await;
     node.tell.send(Instruction::Leave).await.unwrap();
     node.wait_for_end().await.unwrap();
 
-    remove(&nats.access()).await.unwrap();
-    let anew = nats.fleet(4).await;
+    remove(&access).await.unwrap();
+    let anew = fleet.nats.fleet(4).await;
     assert!(submitting_knows_nothing(&anew).await);
     // Its sequence numbers begin below those that the node has seen, and it is another fleet.
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let job = submit(&anew, &key, &one, Limits::default(), None).await.unwrap();
+    let _node = fleet.start_node("a").await;
+    let job = submit(&anew, &fleet.key, &one, Limits::default(), None)
+        .await
+        .unwrap();
     let (fates, _) = follow_to_end(&anew, &job).await;
     assert!(matches!(fates[&0], Fate::Ended { .. }), "{fates:?}");
 
     // A process of the former fleet that comes back finds another one, and ends without freezing it.
-    let former = TestNode::start("b", bucket, &directory, everything(&key), &ledger);
+    let allow = Arc::new(everything(&fleet.key));
+    let former = TestNode::start("b", fleet.bucket, &fleet.directory, allow, &fleet.ledger);
     let ended = former.wait_for_end().await.unwrap_err();
     assert!(matches!(ended, NodeError::Anew), "{ended}");
     assert_eq!(anew.frozen().await.unwrap(), None);

@@ -4,18 +4,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use nkeys::KeyPair;
-use tokio::sync::mpsc;
-use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::input::upload;
 use trunkline_fleet::order::job::{JobTerms, OrderedInput};
-use trunkline_fleet::running::{Executor, NodeOptions, Work, run};
+use trunkline_fleet::running::{Executor, Work};
 use trunkline_fleet::state::{Exit, Fate, JobId};
 use trunkline_fleet::submitting::{order_of, submit_with};
 use trunkline_request::failure::{ErrorKind, Execution};
 
-use crate::fleet::{everything, follow_to_end, hosts, number_names};
-use crate::nats::Nats;
+use crate::fleet::{TestFleet, TestNode, everything, follow_to_end, numbered_hosts};
 
 /// Reads what it gets, and fails as often as it is told to before anything has started.
 #[derive(Default)]
@@ -71,63 +67,41 @@ fn failed_exit(kind: ErrorKind, execution: Execution) -> Exit {
 }
 
 struct Fleet {
-    nats: Nats,
-    bucket: Bucket,
-    key: KeyPair,
+    fleet: TestFleet,
     reader: Arc<Reader>,
-    _directory: tempfile::TempDir,
-    _tell: mpsc::Sender<trunkline_fleet::running::Instruction>,
+    _node: TestNode,
 }
 
 impl Fleet {
     async fn start() -> Self {
-        let nats = Nats::start("");
-        let bucket = nats.fleet(4).await;
-        let (key, reader, directory) = (
-            KeyPair::new_user(),
-            Arc::<Reader>::default(),
-            tempfile::tempdir().unwrap(),
-        );
-        let (tell, instructions) = mpsc::channel(1);
-        let options = NodeOptions {
-            name: "a".into(),
-            site: None,
-            at_once: 32,
-            directory: directory.path().join("a"),
-            allow: Arc::new(everything(&key)),
-        };
-        let of_node = Bucket::open(&nats.access()).await.unwrap();
-        tokio::spawn(run(
-            of_node,
-            options,
-            Arc::new(Shared(reader.clone())),
-            instructions,
-        ));
+        let fleet = TestFleet::start(4).await;
+        let (reader, allow) = (Arc::<Reader>::default(), Arc::new(everything(&fleet.key)));
+        let executor = Arc::new(Shared(reader.clone()));
+        let node = TestNode::start_with("a", fleet.open().await, &fleet.directory, allow, executor);
         Self {
-            nats,
-            bucket,
-            key,
+            fleet,
             reader,
-            _directory: directory,
-            _tell: tell,
+            _node: node,
         }
     }
 
-    async fn submit(&self, names: usize, terms: JobTerms) -> JobId {
-        let names = hosts(&number_names("web", names));
-        submit_with(&self.bucket, &self.key, &names, terms).await.unwrap()
+    async fn submit(&self, hosts: usize, terms: JobTerms) -> JobId {
+        let hosts = numbered_hosts("web", hosts);
+        submit_with(&self.fleet.bucket, &self.fleet.key, &hosts, terms)
+            .await
+            .unwrap()
     }
 
     async fn upload(&self, data: &[u8]) -> JobTerms {
         JobTerms {
-            input: Some(upload(&self.bucket, data).await.unwrap()),
+            input: Some(upload(&self.fleet.bucket, data).await.unwrap()),
             ..JobTerms::default()
         }
     }
 
     /// Returns the ends of the job's hosts.
     async fn exits(&self, job: &JobId) -> Vec<Exit> {
-        let (fates, _) = follow_to_end(&self.bucket, job).await;
+        let (fates, _) = follow_to_end(&self.fleet.bucket, job).await;
         let exits = fates.into_values().map(|fate| match fate {
             Fate::Ended { returned, .. } => returned.exit,
             other => panic!("{other:?}"),
@@ -163,7 +137,7 @@ async fn each_host_reads_what_was_signed_or_does_not_start() {
     assert_eq!(fleet.exits(&job).await, [(); 3].map(|()| Exit::Status(0)));
     assert_eq!(fleet.reader.take(), vec![data.clone(); 3]);
     // A job that is run again reads the same.
-    let order = order_of(&fleet.bucket, &job).await.unwrap();
+    let order = order_of(&fleet.fleet.bucket, &job).await.unwrap();
     assert_eq!(order.terms, terms);
     let again = fleet.submit(1, order.terms).await;
     assert_eq!(fleet.exits(&again).await, [Exit::Status(0)]);
@@ -194,9 +168,8 @@ async fn each_host_reads_what_was_signed_or_does_not_start() {
         assert!(said.contains(why), "{said}");
     }
     // Somebody else writes there.
-    let client = async_nats::connect(fleet.nats.access().servers).await.unwrap();
     let subject = format!("test.input.{}.1", input.id);
-    let jetstream = async_nats::jetstream::new(client);
+    let jetstream = fleet.fleet.nats.jetstream().await;
     jetstream
         .publish(subject, "x".into())
         .await

@@ -1,13 +1,15 @@
 //! A NATS server of a test's own.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use async_nats::jetstream::{self, kv::Store};
 use tempfile::TempDir;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
-use trunkline_fleet::state::Zones;
+use trunkline_fleet::state::{Terms, Zones};
 use trunkline_fleet::submitting::remove;
 use trunkline_testkit::{directory, free_port};
 
@@ -109,9 +111,28 @@ impl Nats {
         }
     }
 
+    /// Waits until it accepts connections.
+    pub(crate) async fn wait_until_up(&self) {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Makes a fleet of so many shards, once the server answers.
     pub(crate) async fn fleet(&self, shards: u16) -> Bucket {
         create(&self.access(), charter(shards), 1).await
+    }
+
+    /// Connects to its JetStream, as anybody may.
+    pub(crate) async fn jetstream(&self) -> jetstream::Context {
+        let client = async_nats::connect(self.access().servers).await.unwrap();
+        jetstream::new(client)
+    }
+
+    /// Returns a bucket of its fleet, past the code of fleets.
+    pub(crate) async fn store(&self, name: &str) -> Store {
+        let jetstream = self.jetstream().await;
+        jetstream.get_key_value(format!("test-{name}")).await.unwrap()
     }
 }
 
@@ -121,6 +142,15 @@ pub(crate) fn charter(shards: u16) -> Charter {
         ..Zones::default()
     };
     Charter::new(zones, Duration::from_secs(3600))
+}
+
+/// Leases that last so long, in the proportions of those of every fleet.
+pub(crate) fn terms(ttl: Duration) -> Terms {
+    Terms {
+        ttl,
+        renew: ttl / 3,
+        margin: ttl / 3,
+    }
 }
 
 /// Makes a fleet, once the servers answer; what a try has left of one that is not whole is removed.

@@ -1,17 +1,19 @@
 //! deploy/nats-fleet.conf lets each machine do its part, and nothing else.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt as _;
 use nkeys::KeyPair;
-use trunkline_fleet::bucket::{Access, Bucket, BucketError, Charter};
+use trunkline_fleet::bucket::{Access, Bucket, BucketError};
 use trunkline_fleet::input::upload;
 use trunkline_fleet::order::job::JobTerms;
-use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, StreamEnd, Zones};
+use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, StreamEnd};
 use trunkline_fleet::streaming::What;
 use trunkline_fleet::streaming::following::{self, Follower, Position, Read};
 use trunkline_fleet::submitting::{cancel, submit, submit_with};
 
-use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
-use crate::nats::Nats;
+use crate::fleet::{Ledger, TestNode, everything, follow_to_end, numbered_hosts};
+use crate::nats::{Nats, charter, create};
 
 /// The configuration as it is installed, for these machines, without its certificate and on loopback.
 fn installed_configuration(admin: &KeyPair, submitter: &KeyPair, node: &KeyPair) -> String {
@@ -43,38 +45,22 @@ async fn each_machine_can_do_its_part_and_no_other() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let nats = Nats::start(&installed_configuration(&admin, &submitter, &node));
     let access = |key: &KeyPair| access(&nats, key);
-    let zones = Zones {
-        shards: 4,
-        ..Zones::default()
-    };
-    let charter = Charter::new(zones, std::time::Duration::from_secs(3600));
-    for attempt in 0.. {
-        match Bucket::create(&access(&admin), charter.clone(), 1).await {
-            Ok(_) => break,
-            Err(error) => assert!(attempt < 100, "{error}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    create(&access(&admin), charter(4), 1).await;
     assert!(
-        Bucket::create(&access(&submitter), charter, 1).await.is_err(),
+        Bucket::create(&access(&submitter), charter(4), 1).await.is_err(),
         "a submitter makes a fleet"
     );
 
     let (ledger, directory) = (Ledger::default(), tempfile::tempdir().unwrap());
     let of_node = Bucket::open(&access(&node)).await.unwrap();
-    let _node = TestNode::start(
-        "node1",
-        of_node.clone(),
-        &directory,
-        everything(&submitter),
-        &ledger,
-    );
+    let allow = Arc::new(everything(&submitter));
+    let _node = TestNode::start("node1", of_node.clone(), &directory, allow, &ledger);
     let of_submitter = Bucket::open(&access(&submitter)).await.unwrap();
     let terms = JobTerms {
         input: Some(upload(&of_submitter, &[7; 300_000]).await.unwrap()),
         ..JobTerms::default()
     };
-    let job = submit_with(&of_submitter, &submitter, &hosts(&number_names("web", 6)), terms)
+    let job = submit_with(&of_submitter, &submitter, &numbered_hosts("web", 6), terms)
         .await
         .unwrap();
     let (fates, output) = follow_to_end(&of_submitter, &job).await;
@@ -90,15 +76,9 @@ async fn each_machine_can_do_its_part_and_no_other() {
 
     // A node submits nothing, sends no input and cancels nothing, whatever it is called.
     assert!(
-        submit(
-            &of_node,
-            &node,
-            &hosts(&number_names("db", 1)),
-            Limits::default(),
-            None
-        )
-        .await
-        .is_err()
+        submit(&of_node, &node, &numbered_hosts("db", 1), Limits::default(), None)
+            .await
+            .is_err()
     );
     assert!(upload(&of_node, b"x").await.is_err());
     assert!(cancel(&of_node, &node, &job).await.is_err());
@@ -112,11 +92,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
         (&submitter, "job.x.fate.0"),
         (&node, "member.node2"),
     ] {
-        let options = async_nats::ConnectOptions::new()
-            .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
-            .nkey(key.seed().unwrap());
-        let client = options.connect(nats.access().servers).await.unwrap();
-        let state = async_nats::jetstream::new(client)
+        let state = async_nats::jetstream::new(connect(&nats, key).await)
             .get_key_value("trunkline-state")
             .await
             .unwrap();
@@ -128,11 +104,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
     }
     // Tombstones of streams are a node's to remove.
     for (key, may) in [(&submitter, false), (&node, true)] {
-        let options = async_nats::ConnectOptions::new()
-            .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
-            .nkey(key.seed().unwrap());
-        let client = options.connect(nats.access().servers).await.unwrap();
-        let mut jetstream = async_nats::jetstream::new(client);
+        let mut jetstream = async_nats::jetstream::new(connect(&nats, key).await);
         jetstream.set_timeout(std::time::Duration::from_secs(3));
         let streams = jetstream.get_stream("KV_trunkline-streams").await.unwrap();
         let removing = streams.purge().filter("$KV.trunkline-streams.nothing.order");
@@ -145,11 +117,7 @@ async fn a_configuration_of_before_inboxes_is_named() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let own = format!("_INBOX_{}.>", submitter.public_key());
     let nats = Nats::start(&installed_configuration(&admin, &submitter, &node).replace(&own, "_INBOX.>"));
-    let access = Access {
-        nkey: Some(submitter.seed().unwrap()),
-        prefix: "trunkline".into(),
-        ..nats.access()
-    };
+    let access = access(&nats, &submitter);
     let why = loop {
         match Bucket::open(&access).await.unwrap_err() {
             BucketError::Connect { .. } => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
@@ -159,12 +127,17 @@ async fn a_configuration_of_before_inboxes_is_named() {
     assert!(why.contains(&format!("let it subscribe to \"{own}\"")), "{why}");
 }
 
-/// Returns the requests that this key may make of JetStream.
-async fn jetstream_of(nats: &Nats, key: &KeyPair) -> (async_nats::Client, async_nats::jetstream::Context) {
+/// Connects with this key, past the fleet's own code.
+async fn connect(nats: &Nats, key: &KeyPair) -> async_nats::Client {
     let options = async_nats::ConnectOptions::new()
         .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
         .nkey(key.seed().unwrap());
-    let client = options.connect(nats.access().servers).await.unwrap();
+    options.connect(nats.access().servers).await.unwrap()
+}
+
+/// Returns the requests that this key may make of JetStream.
+async fn jetstream_of(nats: &Nats, key: &KeyPair) -> (async_nats::Client, async_nats::jetstream::Context) {
+    let client = connect(nats, key).await;
     let mut jetstream = async_nats::jetstream::new(client.clone());
     // What is not allowed has no answer.
     jetstream.set_timeout(std::time::Duration::from_secs(1));
@@ -193,7 +166,7 @@ async fn nobody_writes_another_charter() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let nats = Nats::start(&installed_configuration(&admin, &submitter, &node));
     let access = |key: &KeyPair| access(&nats, key);
-    let bucket = crate::nats::create(&access(&admin), crate::nats::charter(4), 1).await;
+    let bucket = create(&access(&admin), charter(4), 1).await;
     let (client, jetstream) = jetstream_of(&nats, &submitter).await;
     for subject in [
         "$KV.trunkline-charter.fleet",
@@ -253,7 +226,7 @@ async fn streams(of_submitter: &Bucket, submitter: &KeyPair, admin: &KeyPair) {
         first: std::time::Duration::from_secs(1),
         longest: std::time::Duration::from_secs(60),
     };
-    let slow = hosts(&number_names("slow", 1));
+    let slow = numbered_hosts("slow", 1);
     let stream = following::submit(of_submitter, submitter, &slow, resuming, None)
         .await
         .unwrap();

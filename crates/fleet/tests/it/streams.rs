@@ -9,14 +9,14 @@ use futures_util::StreamExt as _;
 use nkeys::KeyPair;
 use trunkline_fleet::bucket::{Bucket, Charter};
 use trunkline_fleet::running::Instruction;
-use trunkline_fleet::state::{Exit, Restart, Resuming, StreamEnd, StreamId, StreamShare, Terms};
+use trunkline_fleet::state::{Exit, Restart, Resuming, StreamEnd, StreamId, StreamShare};
 use trunkline_fleet::streaming::What;
 use trunkline_fleet::streaming::following::{
     Follower, Position, Read, StreamError, cancel, stream_of, streams, submit,
 };
 
-use crate::fleet::{Ledger, TestNode, everything, hosts, number_names};
-use crate::nats::{Nats, charter, create};
+use crate::fleet::{Changing, TestFleet, everything, numbered_hosts};
+use crate::nats::{charter, terms};
 
 fn resuming(restart: Restart) -> Resuming {
     Resuming {
@@ -80,33 +80,28 @@ fn has_output(all: &[What]) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let one = hosts(&number_names("slow", 1));
-    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
-        .await
-        .unwrap();
-    assert_eq!(stream_of(&bucket, &stream).await.unwrap().1, one);
-    let (all, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
+    let fleet = TestFleet::start(4).await;
+    let (bucket, key) = (&fleet.bucket, &fleet.key);
+    let a = fleet.start_node("a").await;
+    let one = numbered_hosts("slow", 1);
+    let stream = fleet.submit_stream(&one, resuming(Restart::Lost)).await;
+    assert_eq!(stream_of(bucket, &stream).await.unwrap().1, one);
+    let (all, position, _) = read(bucket, &stream, Position::default(), has_output).await;
     assert_eq!(begun_hosts(&all), ["a"]);
 
-    wait_until_shared(&bucket, |shares| {
+    wait_until_shared(bucket, |shares| {
         shares.get("a").is_some_and(|share| share.running == 1)
     })
     .await;
 
     // Another one takes over at once, and who has read before reads on.
-    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
+    let _b = fleet.start_node("b").await;
     a.tell.send(Instruction::Leave).await.unwrap();
-    let (all, _, _) = read(&bucket, &stream, position, has_output).await;
+    let (all, _, _) = read(bucket, &stream, position, has_output).await;
     assert_eq!(begun_hosts(&all), ["b"]);
     // Who has not reads all of it.
     let two = |all: &[What]| all.iter().filter(|what| matches!(what, What::Output(_))).count() == 2;
-    let (all, _, _) = read(&bucket, &stream, Position::default(), two).await;
+    let (all, _, _) = read(bucket, &stream, Position::default(), two).await;
     assert_eq!(begun_hosts(&all), ["a", "b"]);
 
     let b_runs = |count| {
@@ -114,118 +109,89 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
             shares.get("b").is_some_and(|share| share.running == count)
         }
     };
-    wait_until_shared(&bucket, b_runs(1)).await;
+    wait_until_shared(bucket, b_runs(1)).await;
 
     // Somebody else may write to the bucket, and ends nothing by that.
-    cancel(&bucket, &KeyPair::new_user(), &stream).await.unwrap();
-    cancel(&bucket, &key, &stream).await.unwrap();
-    let (_, _, end) = read(&bucket, &stream, position, |_| false).await;
+    cancel(bucket, &KeyPair::new_user(), &stream).await.unwrap();
+    cancel(bucket, key, &stream).await.unwrap();
+    let (_, _, end) = read(bucket, &stream, position, |_| false).await;
     assert_eq!(end, Some(StreamEnd::Cancelled));
-    let seen = streams(&bucket).await.unwrap();
+    let seen = streams(bucket).await.unwrap();
     assert_eq!((seen.len(), seen[0].hosts, seen[0].ended), (1, 1, 1), "{seen:?}");
     // Who looks is told that nobody runs it any more.
-    wait_until_shared(&bucket, b_runs(0)).await;
-    let missing = stream_of(&bucket, &StreamId("other".into())).await;
+    wait_until_shared(bucket, b_runs(0)).await;
+    let missing = stream_of(bucket, &StreamId("other".into())).await;
     assert!(matches!(missing, Err(StreamError::NoStream(_))), "{missing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_node_ran_is_begun_again_by_another_one() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let one = hosts(&number_names("slow", 1));
-    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
-        .await
-        .unwrap();
-    let (_, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
+    let fleet = TestFleet::start(4).await;
+    let a = fleet.start_node("a").await;
+    let one = numbered_hosts("slow", 1);
+    let stream = fleet.submit_stream(&one, resuming(Restart::Lost)).await;
+    let (_, position, _) = read(&fleet.bucket, &stream, Position::default(), has_output).await;
     a.kill();
-    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
-    let (all, _, _) = read(&bucket, &stream, position, has_output).await;
+    let _b = fleet.start_node("b").await;
+    let (all, _, _) = read(&fleet.bucket, &stream, position, has_output).await;
     assert_eq!(begun_hosts(&all), ["b"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_goes_on_where_nats_was_away() {
-    let mut nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let one = hosts(&number_names("web", 1));
+    let mut fleet = TestFleet::start(4).await;
+    let _a = fleet.start_node("a").await;
+    let one = numbered_hosts("web", 1);
     // Its command ends again and again.
-    let stream = submit(&bucket, &key, &one, resuming(Restart::Always), None)
-        .await
-        .unwrap();
+    let stream = fleet.submit_stream(&one, resuming(Restart::Always)).await;
     let runs = |wanted: usize| move |all: &[What]| begun_hosts(all).len() >= wanted;
-    let (_, position, _) = read(&bucket, &stream, Position::default(), runs(3)).await;
-    nats.kill();
-    nats.up();
+    let (_, position, _) = read(&fleet.bucket, &stream, Position::default(), runs(3)).await;
+    fleet.nats.kill();
+    fleet.nats.up();
     // A request that is on its way while the client connects again is lost.
-    while streams(&bucket).await.is_err() {}
-    let (all, _, end) = read(&bucket, &stream, position, runs(3)).await;
+    while streams(&fleet.bucket).await.is_err() {}
+    let (all, _, end) = read(&fleet.bucket, &stream, position, runs(3)).await;
     assert_eq!(end, None);
     assert!(all.contains(&What::Ended(Exit::Status(0))), "{all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_has_ended_is_not_begun_again_by_anybody() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let one = hosts(&["bad0.test".to_owned()]);
-    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
-        .await
-        .unwrap();
-    let (all, _, end) = read(&bucket, &stream, Position::default(), |_| false).await;
+    let fleet = TestFleet::start(4).await;
+    let bucket = &fleet.bucket;
+    let a = fleet.start_node("a").await;
+    let one = numbered_hosts("bad", 1);
+    let stream = fleet.submit_stream(&one, resuming(Restart::Lost)).await;
+    let (all, _, end) = read(bucket, &stream, Position::default(), |_| false).await;
     assert_eq!(end, Some(StreamEnd::Ended(Exit::Status(1))));
     assert_eq!(all.last(), Some(&What::Ended(Exit::Status(1))));
     a.tell.send(Instruction::Leave).await.unwrap();
-    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
+    let _b = fleet.start_node("b").await;
     // Whoever has run this knows of the other one as well.
-    let later = submit(&bucket, &key, &one, resuming(Restart::Never), None)
-        .await
-        .unwrap();
-    read(&bucket, &later, Position::default(), |_| false).await;
-    let ran = ledger.lock().unwrap()[&format!("{stream} bad0.test")].clone();
+    let later = fleet.submit_stream(&one, resuming(Restart::Never)).await;
+    read(bucket, &later, Position::default(), |_| false).await;
+    let ran = fleet.ledger.lock().unwrap()[&format!("{stream} bad0.test")].clone();
     assert_eq!(ran, ["a"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_was_removed_leaves_nothing_in_the_bucket() {
-    let nats = Nats::start("");
     // Longer than leases last, and than it takes until the node looks what it may remove.
     let charter = Charter {
         keep: Duration::from_secs(5),
-        terms: Terms {
-            ttl: Duration::from_secs(3),
-            renew: Duration::from_secs(1),
-            margin: Duration::from_secs(1),
-        },
+        terms: terms(Duration::from_secs(3)),
         ..charter(4)
     };
-    let bucket = create(&nats.access(), charter, 1).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
-    let two = hosts(&["bad0.test".to_owned(), "bad1.test".to_owned()]);
-    let stream = submit(&bucket, &key, &two, resuming(Restart::Never), None)
-        .await
-        .unwrap();
-    let (.., end) = read(&bucket, &stream, Position::default(), |_| false).await;
+    let fleet = TestFleet::with_charter(charter).await;
+    let bucket = &fleet.bucket;
+    let _a = fleet.start_node("a").await;
+    let _b = fleet.start_node("b").await;
+    let two = numbered_hosts("bad", 2);
+    let stream = fleet.submit_stream(&two, resuming(Restart::Never)).await;
+    let (.., end) = read(bucket, &stream, Position::default(), |_| false).await;
     assert!(end.is_some());
-    cancel(&bucket, &key, &stream).await.unwrap();
-    let client = async_nats::connect(nats.access().servers).await.unwrap();
-    let jetstream = async_nats::jetstream::new(client);
+    cancel(bucket, &fleet.key, &stream).await.unwrap();
+    let jetstream = fleet.nats.jetstream().await;
     let left = async || {
         let stream = jetstream.get_stream("KV_test-streams").await.unwrap();
         let state = &stream.cached_info().state;
@@ -242,30 +208,25 @@ async fn a_stream_that_was_removed_leaves_nothing_in_the_bucket() {
         assert!(started.elapsed() < Duration::from_secs(120), "{:?}", left().await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(stream_of(&bucket, &stream).await.is_err());
+    assert!(stream_of(bucket, &stream).await.is_err());
     assert!(begun.get("later.order").await.unwrap().is_some());
     // Another one has its place.
-    let later = submit(&bucket, &key, &two, resuming(Restart::Never), None)
-        .await
-        .unwrap();
-    let (.., end) = read(&bucket, &later, Position::default(), |_| false).await;
+    let later = fleet.submit_stream(&two, resuming(Restart::Never)).await;
+    let (.., end) = read(bucket, &later, Position::default(), |_| false).await;
     assert!(end.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_allowed_waits_and_says_why() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let list = Arc::new(crate::fleet::Changing::new(everything(&key)));
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
-    let one = hosts(&number_names("slow", 1));
-    let stream = submit(&bucket, &stranger, &one, resuming(Restart::Lost), None)
+    let fleet = TestFleet::start(4).await;
+    let (bucket, stranger) = (&fleet.bucket, KeyPair::new_user());
+    let list = Arc::new(Changing::new(everything(&fleet.key)));
+    let _a = fleet.start_node_allowing("a", list.clone()).await;
+    let one = numbered_hosts("slow", 1);
+    let stream = submit(bucket, &stranger, &one, resuming(Restart::Lost), None)
         .await
         .unwrap();
-    let (all, position, _) = read(&bucket, &stream, Position::default(), |all| !all.is_empty()).await;
+    let (all, position, _) = read(bucket, &stream, Position::default(), |all| !all.is_empty()).await;
     assert!(
         matches!(&all[0], What::Refused(why) if why.contains("takes nothing from")),
         "{all:?}"
@@ -273,30 +234,27 @@ async fn a_stream_that_is_not_allowed_waits_and_says_why() {
 
     // Allowed from now on, and then no more: what runs is stopped.
     list.set(everything(&stranger));
-    let (all, position, _) = read(&bucket, &stream, position, has_output).await;
+    let (all, position, _) = read(bucket, &stream, position, has_output).await;
     assert_eq!(begun_hosts(&all), ["a"]);
-    list.set(everything(&key));
-    let (all, _, _) = read(&bucket, &stream, position, |all| !all.is_empty()).await;
+    list.set(everything(&fleet.key));
+    let (all, _, _) = read(bucket, &stream, position, |all| !all.is_empty()).await;
     assert!(matches!(&all[0], What::Refused(_)), "{all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_goes_to_a_subject_that_the_allow_list_names() {
-    let nats = Nats::start("");
-    let bucket = nats.fleet(4).await;
-    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let directory = tempfile::tempdir().unwrap();
-    let mut allow = everything(&key);
+    let fleet = TestFleet::start(4).await;
+    let bucket = &fleet.bucket;
+    let mut allow = everything(&fleet.key);
     allow.allow[0].subjects = vec!["logs.*".into()];
-    let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", own, &directory, allow, &ledger);
-    let one = hosts(&number_names("slow", 1));
+    let _a = fleet.start_node_allowing("a", Arc::new(allow)).await;
+    let one = numbered_hosts("slow", 1);
     let submitted = async |subject| {
-        let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), Some(subject)).await;
+        let stream = submit(bucket, &fleet.key, &one, resuming(Restart::Lost), Some(subject)).await;
         stream.unwrap()
     };
     let stream = submitted("metrics.{host}").await;
-    let (all, _, _) = read(&bucket, &stream, Position::default(), |all| !all.is_empty()).await;
+    let (all, _, _) = read(bucket, &stream, Position::default(), |all| !all.is_empty()).await;
     assert!(
         matches!(&all[0], What::Refused(why) if why.contains("metrics.slow0_test")),
         "{all:?}"
@@ -305,13 +263,12 @@ async fn output_goes_to_a_subject_that_the_allow_list_names() {
     // Nobody keeps the subject yet: the command waits, and who follows is told.
     let stream = submitted("logs.{host}").await;
     let told = |all: &[What]| all.iter().any(|what| matches!(what, What::Notice(_)));
-    let (all, _, _) = read(&bucket, &stream, Position::default(), told).await;
+    let (all, _, _) = read(bucket, &stream, Position::default(), told).await;
     assert!(
         matches!(all.last(), Some(What::Notice(why)) if why.contains("takes nothing")),
         "{all:?}"
     );
-    let client = async_nats::connect(nats.access().servers).await.unwrap();
-    let jetstream = async_nats::jetstream::new(client);
+    let jetstream = fleet.nats.jetstream().await;
     let kept = jetstream.create_stream(Config {
         name: "logs".into(),
         subjects: vec!["logs.*".into()],

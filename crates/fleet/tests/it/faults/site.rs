@@ -11,9 +11,12 @@ use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
+use trunkline_fleet::order::OrderedHost;
 use trunkline_fleet::state::Terms;
+use trunkline_request::destination::Destination;
 use trunkline_testkit::{LightServer, Relay, directory};
 
+use crate::fleet::TestFleet;
 use crate::log::{last_words, log_at};
 use crate::nats::{Nats, charter, create};
 
@@ -59,6 +62,16 @@ impl Site {
     }
 }
 
+/// A command that takes so many milliseconds, for a host of a light server.
+pub(crate) fn draw(group: u8, number: u16, takes: u64, mark: &str) -> OrderedHost {
+    let name = LightServer::host(group, number);
+    OrderedHost {
+        destination: Destination::parse_hop(&name).unwrap(),
+        command: format!("draw {takes} # {mark} {name}").into_bytes(),
+        name,
+    }
+}
+
 /// A node: `trunkline-fleet join`, and the daemon that it starts.
 pub(crate) struct Node {
     pub(super) name: String,
@@ -69,7 +82,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(number: usize, servers: &[Nats], submitter: &KeyPair, ssh_config: &Path) -> Self {
+    fn new(number: usize, servers: &[Nats], submitter: &KeyPair, ssh_config: &Path) -> Self {
         let name = format!("n{number}");
         let directory = directory().unwrap();
         let relay = |server: &Nats| Relay::start(([127, 0, 0, 1], server.port()).into()).unwrap();
@@ -90,6 +103,16 @@ impl Node {
             relays,
             process: None,
         }
+    }
+
+    /// A node of a fleet, whose hosts are those of a light server.
+    pub(crate) fn member(fleet: &TestFleet, number: usize, hosts: &LightServer) -> Self {
+        Self::new(
+            number,
+            std::slice::from_ref(&fleet.nats),
+            &fleet.key,
+            &hosts.ssh_config(),
+        )
     }
 
     pub(crate) fn start(&mut self) {
