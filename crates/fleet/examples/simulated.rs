@@ -13,8 +13,9 @@ use async_nats::jetstream::kv::Store;
 use nkeys::KeyPair;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
 use trunkline_fleet::order::OrderedHost;
+use trunkline_fleet::order::job::JobTerms;
 use trunkline_fleet::state::{
-    Claim, Exit, Fate, Holder, JobId, Key, Lease, Limits, Member, Returned, Unit, Value, Zones,
+    Claim, Exit, Fate, Holder, JobId, Key, Lease, Member, Returned, Unit, Value, Zones,
 };
 use trunkline_fleet::submitting;
 use trunkline_request::destination::Destination;
@@ -99,7 +100,7 @@ async fn job(bucket: &Bucket, store: &Store, key: &KeyPair, number: usize) -> an
         })
         .collect();
     let hosts = hosts.context("a host's name")?;
-    let job: JobId = submitting::submit(bucket, key, &hosts, Limits::default(), None).await?;
+    let job: JobId = submitting::submit(bucket, key, &hosts, JobTerms::default()).await?;
     for host in 0..HOSTS - u32::from(number.is_multiple_of(100)) {
         let claim = Claim {
             holder: holder(0),

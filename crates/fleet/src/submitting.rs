@@ -13,7 +13,7 @@ use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::report::JobReport;
 use crate::running::Stream;
-use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
+use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Member, Returned, Value, Written};
 
 /// The time limit for announced output to arrive once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
@@ -75,25 +75,6 @@ pub enum SubmitError {
 /// # Errors
 /// Each says whether anything may have started.
 pub async fn submit(
-    bucket: &Bucket,
-    key: &KeyPair,
-    hosts: &[OrderedHost],
-    limits: Limits,
-    limit: Option<Duration>,
-) -> Result<JobId, SubmitError> {
-    let terms = JobTerms {
-        limits,
-        limit,
-        ..JobTerms::default()
-    };
-    submit_with(bucket, key, hosts, terms).await
-}
-
-/// As [`submit`], with all terms of a job.
-///
-/// # Errors
-/// Each says whether anything may have started.
-pub async fn submit_with(
     bucket: &Bucket,
     key: &KeyPair,
     hosts: &[OrderedHost],

@@ -27,6 +27,7 @@ use trunkline_fleet::submitting::{JobEvent, SubmitError, cancel, follow, order_o
 use trunkline_request::failure::Execution;
 use trunkline_testkit::{Ended, LightServer};
 
+use crate::fleet::job_terms;
 use crate::nats::terms;
 use site::{SHARDS, Site, draw};
 
@@ -323,7 +324,7 @@ impl Course {
         let (bucket, key) = (&self.site.bucket, &self.site.key);
         self.waits_for = "NATS to take a job";
         let submitted = loop {
-            match submit(bucket, key, &hosts, limits, None).await {
+            match submit(bucket, key, &hosts, job_terms(limits)).await {
                 Ok(id) => break (id, true),
                 Err(SubmitError::Unknown(id)) => break (id, false),
                 // Certain that nothing has begun.

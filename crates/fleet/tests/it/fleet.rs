@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
 use trunkline_fleet::bucket::{Bucket, BucketError, Charter, PROTOCOL};
+use trunkline_fleet::order::job::JobTerms;
 use trunkline_fleet::order::{self, OrderedHost};
 use trunkline_fleet::running::{Executor, Instruction, NodeError, NodeOptions, Stream, Work, run};
 use trunkline_fleet::signed::{Purpose, Signed};
@@ -153,13 +154,11 @@ impl TestFleet {
     }
 
     pub(crate) async fn submit(&self, hosts: &[OrderedHost]) -> JobId {
-        self.submit_within(hosts, Limits::default()).await
+        self.submit_with(hosts, JobTerms::default()).await
     }
 
-    pub(crate) async fn submit_within(&self, hosts: &[OrderedHost], limits: Limits) -> JobId {
-        submit(&self.bucket, &self.key, hosts, limits, None)
-            .await
-            .unwrap()
+    pub(crate) async fn submit_with(&self, hosts: &[OrderedHost], terms: JobTerms) -> JobId {
+        submit(&self.bucket, &self.key, hosts, terms).await.unwrap()
     }
 
     pub(crate) async fn submit_stream(&self, hosts: &[OrderedHost], resuming: Resuming) -> StreamId {
@@ -214,6 +213,14 @@ pub(crate) fn everything(key: &KeyPair) -> AllowList {
             subjects: vec![],
         }],
         cancel: vec![],
+    }
+}
+
+/// Terms of a job with these limits.
+pub(crate) fn job_terms(limits: Limits) -> JobTerms {
+    JobTerms {
+        limits,
+        ..JobTerms::default()
     }
 }
 
@@ -315,7 +322,7 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     };
     let mut names = number_names("web", 20);
     names[3] = "bad3.test".into();
-    let job = fleet.submit_within(&hosts(&names), limits).await;
+    let job = fleet.submit_with(&hosts(&names), job_terms(limits)).await;
     let (fates, _) = follow_to_end(bucket, &job).await;
     let not_started = fates
         .values()
@@ -328,7 +335,9 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
         at_once: 4,
         ..Limits::default()
     };
-    let job = fleet.submit_within(&numbered_hosts("slow", 10), limits).await;
+    let job = fleet
+        .submit_with(&numbered_hosts("slow", 10), job_terms(limits))
+        .await;
     let begun = || {
         let ledger = fleet.ledger.lock().unwrap();
         ledger.keys().filter(|name| name.contains("slow")).count()
@@ -376,7 +385,7 @@ async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
     assert!(why(&fates[&1]).contains("does not let"), "{fates:?}");
     assert!(why(&fates[&2]).contains("be root on web2.test"), "{fates:?}");
     let (stranger, web) = (KeyPair::new_user(), hosts(&names[..1]));
-    let job = submit(bucket, &stranger, &web, Limits::default(), None)
+    let job = submit(bucket, &stranger, &web, JobTerms::default())
         .await
         .unwrap();
     let (fates, _) = follow_to_end(bucket, &job).await;
@@ -450,7 +459,7 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
     // The first host is begun while the list allows it, and the others come when it allows nothing any more.
     let mut names = number_names("web", 4);
     names[0] = "slow0.test".into();
-    let job = fleet.submit_within(&hosts(&names), limits).await;
+    let job = fleet.submit_with(&hosts(&names), job_terms(limits)).await;
     fleet.wait_for_executions(1).await;
     list.make_unreadable("fleet.toml: Permission denied");
     let why = |fate: &Fate| match fate {
@@ -541,7 +550,7 @@ async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
     assert!(submitting_knows_nothing(&anew).await);
     // Its sequence numbers begin below those that the node has seen, and it is another fleet.
     let _node = fleet.start_node("a").await;
-    let job = submit(&anew, &fleet.key, &one, Limits::default(), None)
+    let job = submit(&anew, &fleet.key, &one, JobTerms::default())
         .await
         .unwrap();
     let (fates, _) = follow_to_end(&anew, &job).await;

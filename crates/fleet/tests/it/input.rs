@@ -8,7 +8,7 @@ use trunkline_fleet::input::upload;
 use trunkline_fleet::order::job::{JobTerms, OrderedInput};
 use trunkline_fleet::running::{Executor, Work};
 use trunkline_fleet::state::{Exit, Fate, JobId};
-use trunkline_fleet::submitting::{order_of, submit_with};
+use trunkline_fleet::submitting::order_of;
 use trunkline_request::failure::{ErrorKind, Execution};
 
 use crate::fleet::{TestFleet, TestNode, everything, follow_to_end, numbered_hosts};
@@ -87,9 +87,7 @@ impl Fleet {
 
     async fn submit(&self, hosts: usize, terms: JobTerms) -> JobId {
         let hosts = numbered_hosts("web", hosts);
-        submit_with(&self.fleet.bucket, &self.fleet.key, &hosts, terms)
-            .await
-            .unwrap()
+        self.fleet.submit_with(&hosts, terms).await
     }
 
     async fn upload(&self, data: &[u8]) -> JobTerms {

@@ -7,10 +7,10 @@ use nkeys::KeyPair;
 use trunkline_fleet::bucket::{Access, Bucket, BucketError};
 use trunkline_fleet::input::upload;
 use trunkline_fleet::order::job::JobTerms;
-use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, StreamEnd};
+use trunkline_fleet::state::{Exit, Fate, Restart, Resuming, StreamEnd};
 use trunkline_fleet::streaming::What;
 use trunkline_fleet::streaming::following::{self, Follower, Position, Read};
-use trunkline_fleet::submitting::{cancel, submit, submit_with};
+use trunkline_fleet::submitting::{cancel, submit};
 
 use crate::fleet::{Ledger, TestNode, everything, follow_to_end, numbered_hosts};
 use crate::nats::{Nats, charter, create};
@@ -60,7 +60,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
         input: Some(upload(&of_submitter, &[7; 300_000]).await.unwrap()),
         ..JobTerms::default()
     };
-    let job = submit_with(&of_submitter, &submitter, &numbered_hosts("web", 6), terms)
+    let job = submit(&of_submitter, &submitter, &numbered_hosts("web", 6), terms)
         .await
         .unwrap();
     let (fates, output) = follow_to_end(&of_submitter, &job).await;
@@ -76,7 +76,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
 
     // A node submits nothing, sends no input and cancels nothing, whatever it is called.
     assert!(
-        submit(&of_node, &node, &numbered_hosts("db", 1), Limits::default(), None)
+        submit(&of_node, &node, &numbered_hosts("db", 1), JobTerms::default())
             .await
             .is_err()
     );

@@ -196,7 +196,7 @@ async fn submit(
     let key = settings
         .key(place)
         .map_err(|error| Failure::new(ErrorKind::Configuration, format!("{error:#}")))?;
-    submitting::submit_with(bucket, &key, hosts, terms)
+    submitting::submit(bucket, &key, hosts, terms)
         .await
         .map_err(|error| of_submit(&error))
 }
