@@ -4,10 +4,14 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use trunkline_sftp::{Client, Config, Outcome, RequestId};
+
+/// The moment at which simulated time begins.
+pub(crate) static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A small generator of the same numbers for the same seed (xorshift64*).
 #[derive(Clone)]
@@ -150,17 +154,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(disk: &SharedDisk, manner: Manner, seed: u64, start: Instant) -> Self {
-        Self::with_config(&Config::default(), disk, manner, seed, start)
+    pub(crate) fn new(disk: &SharedDisk, manner: Manner, seed: u64) -> Self {
+        Self::with_config(&Config::default(), disk, manner, seed)
     }
 
-    pub(crate) fn with_config(
-        config: &Config,
-        disk: &SharedDisk,
-        manner: Manner,
-        seed: u64,
-        start: Instant,
-    ) -> Self {
+    pub(crate) fn with_config(config: &Config, disk: &SharedDisk, manner: Manner, seed: u64) -> Self {
         let warm = manner.warm;
         let mut session = Self {
             client: Client::new(config),
@@ -180,7 +178,7 @@ impl Session {
             to_server: VecDeque::new(),
             to_client: BinaryHeap::new(),
             sequence: 0,
-            free: [start; 2],
+            free: [*START; 2],
             breaks_after: None,
             received: 0,
         };

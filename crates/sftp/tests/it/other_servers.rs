@@ -2,7 +2,7 @@
 //! one was seen to do. What is said to be copied is copied, and what cannot be is told.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -12,18 +12,14 @@ use trunkline_sftp::transfer::{
     UploadFile, UploadOptions,
 };
 
-use crate::model::{Manner, Other, Random, Session, SharedDisk};
-use crate::transfer::{disk, download, download_many, one, upload, upload_many};
+use crate::model::{Manner, Other, Random, START, Session, SharedDisk};
+use crate::transfer::{disk, download, download_many, one, put, upload, upload_many};
 
 fn manner(other: Other) -> Manner {
     Manner {
         other: Some(other),
         ..Manner::default()
     }
-}
-
-fn put(disk: &SharedDisk, path: &str, content: &[u8]) {
-    disk.borrow_mut().files.insert(path.into(), content.to_vec());
 }
 
 fn content_of(disk: &SharedDisk, path: &str) -> Option<Vec<u8>> {
@@ -54,7 +50,7 @@ fn harmless() -> impl Strategy<Value = Other> {
 }
 
 /// A tree of small files, some of which are there already, goes up.
-fn upload_tree(session: &mut Session, seed: u64, start: Instant) -> (Vec<(String, Vec<u8>)>, usize) {
+fn upload_tree(session: &mut Session, seed: u64) -> (Vec<(String, Vec<u8>)>, usize) {
     let mut random = Random::new(seed);
     let mut many = ManyUpload::default();
     let mut files = Vec::new();
@@ -68,7 +64,7 @@ fn upload_tree(session: &mut Session, seed: u64, start: Instant) -> (Vec<(String
         contents.insert(many.add(file), (Vec::new(), content.clone()));
         files.push((format!("f{at}"), content));
     }
-    let (failed, _) = upload_many(&mut many, &contents, session, start);
+    let (failed, _) = upload_many(&mut many, &contents, session);
     (files, failed.len())
 }
 
@@ -79,9 +75,8 @@ proptest! {
     fn small_files_go_and_come_byte_for_byte(other in harmless(), seed: u64) {
         let disk = disk();
         put(&disk, "f3", b"an older one");
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner(other), seed, start);
-        let (files, failed) = upload_tree(&mut session, seed, start);
+        let mut session = Session::new(&disk, manner(other), seed);
+        let (files, failed) = upload_tree(&mut session, seed);
         prop_assert_eq!(failed, 0);
         for (path, content) in &files {
             prop_assert!(content_of(&disk, path).as_ref() == Some(content), "{}", path);
@@ -89,7 +84,7 @@ proptest! {
         prop_assert_eq!(disk.borrow().files.len(), files.len(), "something is left beside them");
         let mut many = ManyDownload::default();
         let ids: Vec<_> = files.iter().map(|(path, content)| many.add(path.clone(), Some(content.len() as u64))).collect();
-        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        let (got, failed, _) = download_many(&mut many, &mut session);
         prop_assert_eq!(failed, []);
         for (id, (_, content)) in ids.iter().zip(&files) {
             prop_assert!(got[id] == *content);
@@ -108,12 +103,11 @@ proptest! {
         let disk = disk();
         let content = Random::new(seed).bytes(length);
         put(&disk, "f", &vec![9; before]);
-        let start = Instant::now();
         let mut sessions: Vec<_> =
-            (0..workers).map(|at| Session::new(&disk, manner(other.clone()), seed + at as u64, start)).collect();
+            (0..workers).map(|at| Session::new(&disk, manner(other.clone()), seed + at as u64)).collect();
         let mut options = UploadOptions::new("f");
         options.size = Some(length as u64);
-        let end = upload(options, &content.clone().into(), &mut sessions, start);
+        let end = upload(options, &content.clone().into(), &mut sessions);
         prop_assert!(matches!(end, Some(UploadEvent::Finished { .. })), "{:?}", end);
         prop_assert!(content_of(&disk, "f") == Some(content));
     }
@@ -129,13 +123,12 @@ proptest! {
         let content = Random::new(seed).bytes(length);
         let done = length * share / 100;
         put(&disk, "f.part", &content[..done]);
-        let start = Instant::now();
         let mut options = UploadOptions::new("f.part");
         options.size = Some(length as u64);
         options.opening = Opening::Existing;
         options.done.push(0..done as u64);
         options.rename_to = Some("f".into());
-        let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other), start), start);
+        let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other)));
         prop_assert!(matches!(end, Some(UploadEvent::Finished { .. })), "{:?}", end);
         prop_assert!(content_of(&disk, "f") == Some(content));
     }
@@ -150,17 +143,16 @@ proptest! {
         let disk = disk();
         let content = Random::new(seed).bytes(length as usize);
         put(&disk, "f", b"an older one");
-        let start = Instant::now();
         let other = Other { forgets_behind: Some(behind), ..other };
         let mut options = UploadOptions::new("f.part");
         options.size = Some(length);
         options.rename_to = Some("f".into());
-        let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other.clone()), start), start);
+        let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other.clone())));
         let mut many = ManyUpload::default();
         let mut file = UploadFile::new("g.part", length);
         file.rename_to = Some("g".into());
         let contents = BTreeMap::from([(many.add(file), (Vec::new(), content.clone()))]);
-        let (failed, _) = upload_many(&mut many, &contents, &mut Session::new(&disk, manner(other), 1, start), start);
+        let (failed, _) = upload_many(&mut many, &contents, &mut Session::new(&disk, manner(other), 1));
         if length > behind {
             prop_assert!(matches!(end, Some(UploadEvent::Damaged(_))), "{:?}", end);
             prop_assert_eq!(failed.len(), 1);
@@ -178,7 +170,6 @@ proptest! {
 fn a_size_that_had_to_be_set_is_looked_at() {
     let disk = disk();
     let content = Random::new(1).bytes(100_000);
-    let start = Instant::now();
     for (size_zeroes, whole) in [(false, true), (true, false)] {
         // Something else has made it longer since it was found.
         put(&disk, "f", &[9; 150_000]);
@@ -189,12 +180,7 @@ fn a_size_that_had_to_be_set_is_looked_at() {
             size_zeroes,
             ..Other::default()
         };
-        let end = upload(
-            options,
-            &content.clone().into(),
-            &mut one(&disk, manner(other), start),
-            start,
-        );
+        let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other)));
         match end {
             Some(UploadEvent::Finished { .. }) => {
                 assert!(whole && content_of(&disk, "f").as_ref() == Some(&content));
@@ -214,13 +200,12 @@ fn a_size_that_had_to_be_set_is_looked_at() {
 #[test]
 fn a_size_that_is_right_is_not_set() {
     let disk = disk();
-    let start = Instant::now();
-    let mut sessions = one(&disk, manner(Other::default()), start);
+    let mut sessions = one(&disk, manner(Other::default()));
     put(&disk, "f", &[9; 1000]);
     let mut options = UploadOptions::new("f");
     options.size = Some(5000);
     options.opening = Opening::Existing;
-    let end = upload(options, &vec![1; 5000].into(), &mut sessions, start);
+    let end = upload(options, &vec![1; 5000].into(), &mut sessions);
     assert!(matches!(end, Some(UploadEvent::Finished { .. })), "{end:?}");
     assert_eq!(sessions[0].attributes_set(), 0);
 }
@@ -230,7 +215,6 @@ fn a_hole_at_the_end_of_a_file_is_made_without_setting_its_size() {
     let disk = disk();
     let mut content = Random::new(1).bytes(50_000);
     content.resize(200_000, 0);
-    let start = Instant::now();
     let other = Other {
         size_zeroes: true,
         ..Other::default()
@@ -239,12 +223,7 @@ fn a_hole_at_the_end_of_a_file_is_made_without_setting_its_size() {
     options.size = Some(200_000);
     options.opening = Opening::Exclusive;
     options.done.push(53_248..200_000);
-    let end = upload(
-        options,
-        &content.clone().into(),
-        &mut one(&disk, manner(other), start),
-        start,
-    );
+    let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other)));
     assert!(matches!(end, Some(UploadEvent::Finished { .. })), "{end:?}");
     assert!(content_of(&disk, "f") == Some(content));
 }
@@ -260,13 +239,12 @@ fn a_server_that_gives_two_files_one_handle_ends_the_session_before_anything_is_
         for at in 0..100 {
             put(&disk, &format!("f{at}"), &Random::new(at + 1).bytes(5000));
         }
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner(other.clone()), seed, start);
+        let mut session = Session::new(&disk, manner(other.clone()), seed);
         let mut many = ManyDownload::default();
         let ids: Vec<_> = (0..100)
             .map(|at| many.add(format!("f{at}"), Some(5000)))
             .collect();
-        let mut now = start;
+        let mut now = *START;
         let mut whole = 0;
         let mut locals = BTreeMap::<_, Vec<u8>>::new();
         let mut ended = false;
@@ -305,7 +283,6 @@ fn a_server_that_gives_two_files_one_handle_ends_the_session_before_anything_is_
 #[test]
 fn one_file_at_a_time_serves_a_server_that_shares_handles() {
     let disk = disk();
-    let start = Instant::now();
     let other = Other {
         shares_handles: 1,
         ..Other::default()
@@ -314,8 +291,8 @@ fn one_file_at_a_time_serves_a_server_that_shares_handles() {
         max_handles: Some(1),
         ..Config::default()
     };
-    let mut session = Session::with_config(&config, &disk, manner(other), 1, start);
-    let (files, failed) = upload_tree(&mut session, 1, start);
+    let mut session = Session::with_config(&config, &disk, manner(other), 1);
+    let (files, failed) = upload_tree(&mut session, 1);
     assert_eq!(failed, 0);
     for (path, content) in &files {
         assert!(content_of(&disk, path).as_ref() == Some(content), "{path}");
@@ -325,13 +302,12 @@ fn one_file_at_a_time_serves_a_server_that_shares_handles() {
 #[test]
 fn how_many_files_may_be_open_is_learnt_from_what_is_refused() {
     let disk = disk();
-    let start = Instant::now();
     let other = Other {
         refuses_beyond: Some(20),
         ..Other::default()
     };
-    let mut session = Session::new(&disk, manner(other), 1, start);
-    let (_, failed) = upload_tree(&mut session, 1, start);
+    let mut session = Session::new(&disk, manner(other), 1);
+    let (_, failed) = upload_tree(&mut session, 1);
     assert_eq!(failed, 0);
     assert_eq!(session.client.found_max_handles(), Some(20));
     // What is refused alone is refused for good.
@@ -340,7 +316,7 @@ fn how_many_files_may_be_open_is_learnt_from_what_is_refused() {
         many.add(format!("f{at}"), None);
         many.add(format!("missing{at}"), None);
     }
-    let (got, failed, _) = download_many(&mut many, &mut session, start);
+    let (got, failed, _) = download_many(&mut many, &mut session);
     assert_eq!((got.len(), failed.len()), (60, 60));
 }
 
@@ -349,17 +325,16 @@ fn a_file_that_ends_before_its_size_is_whole_for_openssh_alone() {
     let disk = disk();
     put(&disk, "f", &[1; 70_000]);
     disk.borrow_mut().false_sizes.insert(b"f".to_vec(), 90_000);
-    let start = Instant::now();
     // Files of /sys are shorter than they say; of a server that may do anything it is not known.
     for (manner, whole) in [(Manner::default(), true), (manner(Other::default()), false)] {
-        let mut sessions = one(&disk, manner.clone(), start);
-        let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+        let mut sessions = one(&disk, manner.clone());
+        let done = download(DownloadOptions::new("f"), &mut sessions);
         let is_finished = matches!(done.end, DownloadEvent::Finished { length: 70_000, .. });
         assert_eq!(is_finished, whole, "{:?}", done.end);
         let mut many = ManyDownload::default();
         many.add("f", Some(90_000));
-        let mut session = Session::new(&disk, manner, 1, start);
-        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        let mut session = Session::new(&disk, manner, 1);
+        let (got, failed, _) = download_many(&mut many, &mut session);
         assert_eq!((got.len(), failed.len()), if whole { (1, 0) } else { (0, 1) });
     }
 }
@@ -367,22 +342,21 @@ fn a_file_that_ends_before_its_size_is_whole_for_openssh_alone() {
 #[test]
 fn a_further_session_that_empties_the_file_is_noticed() {
     let disk = disk();
-    let start = Instant::now();
     let manner = Manner {
         rtt: Duration::from_millis(10),
         ..manner(Other::default())
     };
     let content = Random::new(1).bytes(3_000_000);
     let mut sessions = [
-        Session::new(&disk, manner.clone(), 1, start),
-        Session::new(&disk, manner, 2, start),
+        Session::new(&disk, manner.clone(), 1),
+        Session::new(&disk, manner, 2),
     ];
     let mut options = UploadOptions::new("f");
     options.size = Some(content.len() as u64);
     options.memory = 300_000;
     let mut plan = Upload::new(options);
     let workers = [plan.add_worker(), plan.add_worker()];
-    let mut now = start;
+    let mut now = *START;
     let mut emptied = false;
     let mut end = None;
     while end.is_none() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::model::{Disk, Manner, Random, Session, SharedDisk};
+use crate::model::{Disk, Manner, Random, START, Session, SharedDisk};
 use bytes::Bytes;
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
@@ -49,27 +49,21 @@ pub(crate) struct Downloaded {
     download: Download,
 }
 
-/// Runs a download over workers until it is over, and all files are closed. `meanwhile` is called at each step.
-pub(crate) fn download(
-    options: DownloadOptions,
-    sessions: &mut [Session],
-    start: Instant,
-    meanwhile: impl FnMut(u64),
-) -> Downloaded {
-    download_retiring(options, sessions, start, usize::MAX, meanwhile)
+/// Runs a download over workers until it is over, and all files are closed.
+pub(crate) fn download(options: DownloadOptions, sessions: &mut [Session]) -> Downloaded {
+    download_with(options, sessions, usize::MAX, |_| {})
 }
 
-/// The same; from the `retires`th step on the first worker is retired.
-fn download_retiring(
+/// The same; from the `retires`th step on the first worker is retired, and `meanwhile` is called before each answer.
+fn download_with(
     options: DownloadOptions,
     sessions: &mut [Session],
-    start: Instant,
     retires: usize,
     mut meanwhile: impl FnMut(u64),
 ) -> Downloaded {
     let mut download = Download::new(options);
     let mut workers: Vec<Option<WorkerId>> = sessions.iter().map(|_| Some(download.add_worker())).collect();
-    let mut now = start;
+    let mut now = *START;
     let mut steps = 0;
     let mut due = vec![true; sessions.len()];
     let mut local = Local::default();
@@ -118,7 +112,7 @@ fn download_retiring(
             Some(next) => now = next,
             None => break,
         }
-        assert!(now < start + LONG, "the download does not end");
+        assert!(now < *START + LONG, "the download does not end");
     }
     let end = end.unwrap_or_else(|| panic!("the download stopped with {:?} done", download.ranges()));
     for (session, worker) in sessions.iter().zip(&workers) {
@@ -135,7 +129,7 @@ fn download_retiring(
         local: local.content,
         read,
         end,
-        took: now - start,
+        took: now - *START,
         zeros,
         losses,
         most_held,
@@ -177,21 +171,32 @@ fn advance<P: Striped>(
     Some(now)
 }
 
+/// Gives the disk this file.
+pub(crate) fn put(disk: &SharedDisk, path: &str, content: &[u8]) {
+    disk.borrow_mut().files.insert(path.into(), content.to_vec());
+}
+
 /// A disk whose only file, `f`, has this content.
 fn disk_with(content: &[u8]) -> SharedDisk {
     let disk = disk();
-    disk.borrow_mut().files.insert(b"f".to_vec(), content.to_vec());
+    put(&disk, "f", content);
     disk
 }
 
+/// Gives the disk a directory of so many empty files.
+fn put_directory(disk: &SharedDisk, path: &str, files: u32) {
+    let names = (0..files).map(|at| (format!("f{at}").into_bytes(), 0o100_644));
+    disk.borrow_mut().directories.insert(path.into(), names.collect());
+}
+
 /// Sessions of the same server, each with chances of its own.
-fn several(disk: &SharedDisk, manner: &Manner, seed: u64, count: usize, start: Instant) -> Vec<Session> {
-    let session = |nth| Session::new(disk, manner.clone(), seed ^ nth as u64, start);
+fn several(disk: &SharedDisk, manner: &Manner, seed: u64, count: usize) -> Vec<Session> {
+    let session = |nth| Session::new(disk, manner.clone(), seed ^ nth as u64);
     (0..count).map(session).collect()
 }
 
-pub(crate) fn one(disk: &SharedDisk, manner: Manner, start: Instant) -> Vec<Session> {
-    vec![Session::new(disk, manner, 1, start)]
+pub(crate) fn one(disk: &SharedDisk, manner: Manner) -> Vec<Session> {
+    vec![Session::new(disk, manner, 1)]
 }
 
 fn manner() -> impl Strategy<Value = Manner> {
@@ -237,12 +242,9 @@ fn an_upload_whose_first_opening_is_refused_is_begun_by_another_lane() {
             ..Manner::default()
         };
         let disk = disk();
-        let start = Instant::now();
-        let mut sessions: Vec<Session> = (0..2)
-            .map(|nth| Session::new(&disk, manner.clone(), seed * 2 + nth, start))
-            .collect();
+        let mut sessions = several(&disk, &manner, seed * 2, 2);
         let content = Bytes::from(vec![7; 10_000]);
-        match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
+        match upload(UploadOptions::new("g"), &content, &mut sessions) {
             Some(UploadEvent::Finished { .. }) => begun_by_another += 1,
             end => assert!(matches!(end, Some(UploadEvent::Failed(_))), "{end:?}"),
         }
@@ -265,13 +267,12 @@ proptest! {
     ) {
         let content = Random::new(seed).bytes(length);
         let disk = disk_with(&content);
-        let start = Instant::now();
-        let mut sessions = several(&disk, &manner, seed, workers, start);
+        let mut sessions = several(&disk, &manner, seed, workers);
         let mut options = DownloadOptions::new("f");
         options.size = told;
         options.sparse = sparse;
         options.memory = memory;
-        let done = download(options, &mut sessions, start, |_| {});
+        let done = download(options, &mut sessions);
         prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
         prop_assert!(done.most_held <= memory + 300_000);
@@ -286,11 +287,10 @@ proptest! {
     ) {
         let content = Random::new(seed).bytes(length);
         let disk = disk_with(&content);
-        let start = Instant::now();
-        let mut sessions = several(&disk, &manner, seed, 3, start);
+        let mut sessions = several(&disk, &manner, seed, 3);
         sessions[0].breaks_after = Some(breaks);
         sessions[2].breaks_after = Some(breaks / 2);
-        let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+        let done = download(DownloadOptions::new("f"), &mut sessions);
         prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
     }
@@ -304,9 +304,8 @@ proptest! {
     ) {
         let content = Random::new(seed).bytes(length);
         let disk = disk_with(&content);
-        let start = Instant::now();
-        let mut sessions = several(&disk, &manner, seed, 2, start);
-        let done = download_retiring(DownloadOptions::new("f"), &mut sessions, start, retires, |_| {});
+        let mut sessions = several(&disk, &manner, seed, 2);
+        let done = download_with(DownloadOptions::new("f"), &mut sessions, retires, |_| {});
         prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
         prop_assert_eq!(done.read, length as u64, "no byte comes twice");
@@ -316,14 +315,13 @@ proptest! {
     fn a_download_goes_on_where_it_broke(seed: u64, length in 1..2_000_000usize, breaks in 0..2_000_000u64) {
         let content = Random::new(seed).bytes(length);
         let disk = disk_with(&content);
-        let start = Instant::now();
         let jitter = Duration::from_millis(50);
-        let mut sessions = one(&disk, Manner { jitter, ..Manner::default() }, start);
+        let mut sessions = one(&disk, Manner { jitter, ..Manner::default() });
         sessions[0].breaks_after = Some(breaks);
         let mut local = Local::default();
         let mut download_ = Download::new(DownloadOptions::new("f"));
         let worker = download_.add_worker();
-        let mut now = start;
+        let mut now = *START;
         loop {
             download_.drive(worker, &mut sessions[0].client, now);
             sessions[0].transmit(now);
@@ -342,8 +340,8 @@ proptest! {
         let mut options = DownloadOptions::new("f");
         options.done = download_.ranges().done().collect();
         let before = download_.ranges().done_bytes();
-        let mut sessions = one(&disk, Manner::default(), now);
-        let done = download(options, &mut sessions, now, |_| {});
+        let mut sessions = one(&disk, Manner::default());
+        let done = download(options, &mut sessions);
         prop_assert_eq!(done.download.ranges().done_bytes(), length as u64);
         prop_assert!(sessions[0].received < length as u64 - before + 10_000);
         for range in done.download.ranges().done() {
@@ -369,9 +367,8 @@ proptest! {
     ) {
         let disk = disk();
         let content = Bytes::from(Random::new(seed).bytes(length));
-        disk.borrow_mut().files.insert(b"old".to_vec(), vec![1; 100]);
-        let start = Instant::now();
-        let mut sessions = several(&disk, &manner, seed, workers, start);
+        put(&disk, "old", &[1; 100]);
+        let mut sessions = several(&disk, &manner, seed, workers);
         if workers > 1 {
             sessions[0].breaks_after = breaks;
         }
@@ -379,7 +376,7 @@ proptest! {
         options.size = known.then_some(length as u64);
         options.rename_to = Some("old".into());
         options.memory = memory;
-        let end = upload(options, &content, &mut sessions, start);
+        let end = upload(options, &content, &mut sessions);
         if end.as_ref().is_some_and(|end| matches!(end, UploadEvent::Finished { .. })) {
             prop_assert_eq!(
                 end,
@@ -401,12 +398,11 @@ proptest! {
     ) {
         let disk = disk();
         let content = Bytes::from(Random::new(seed).bytes(length));
-        let start = Instant::now();
-        let mut sessions = several(&disk, &manner, seed, 2, start);
+        let mut sessions = several(&disk, &manner, seed, 2);
         let mut options = UploadOptions::new("new");
         options.size = Some(length as u64);
         options.rename_to = Some("f".into());
-        let end = upload_retiring(options, &content, &mut sessions, start, retires);
+        let end = upload_retiring(options, &content, &mut sessions, retires);
         let finished = matches!(end, Some(UploadEvent::Finished { attributes: Ok(()), .. }));
         prop_assert!(finished, "{:?}", end);
         prop_assert!(disk.borrow().files[&b"f"[..]] == content);
@@ -439,9 +435,8 @@ proptest! {
             wanted.insert(many.add(path, told), content);
         }
         let missing = many.add("missing", Some(5));
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner, seed, start);
-        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        let mut session = Session::new(&disk, manner, seed);
+        let (got, failed, _) = download_many(&mut many, &mut session);
         prop_assert!(got == wanted);
         prop_assert_eq!(failed, [(missing, StatusCode::NO_SUCH_FILE)]);
     }
@@ -462,9 +457,8 @@ proptest! {
             file.rename_to = Some(format!("f{at}").into());
             contents.insert(many.add(file), (format!("f{at}").into_bytes(), random.bytes(size)));
         }
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner, seed, start);
-        let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+        let mut session = Session::new(&disk, manner, seed);
+        let (failed, _) = upload_many(&mut many, &contents, &mut session);
         prop_assert_eq!(failed, []);
         let wanted: BTreeMap<_, _> = contents.into_values().collect();
         prop_assert!(disk.borrow().files == wanted);
@@ -492,9 +486,8 @@ proptest! {
             wanted.push(path[5..].to_vec());
             paths.push(path);
         }
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner, seed, start);
-        let (events, _) = walk(WalkOptions::new("root"), &mut session, start);
+        let mut session = Session::new(&disk, manner, seed);
+        let (events, _) = walk(WalkOptions::new("root"), &mut session);
         let mut found = Vec::new();
         for event in events {
             match event {
@@ -523,9 +516,8 @@ proptest! {
             let file = UploadFile::new(format!("f{at}"), at * 997);
             contents.insert(many.add(file), (format!("f{at}").into_bytes(), random.bytes(at as usize * 997)));
         }
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner.clone(), seed, start);
-        let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+        let mut session = Session::new(&disk, manner.clone(), seed);
+        let (failed, _) = upload_many(&mut many, &contents, &mut session);
         for (id, (path, content)) in contents {
             if failed.iter().all(|(failed, _)| *failed != id) {
                 prop_assert!(disk.borrow().files[&path] == content);
@@ -533,8 +525,8 @@ proptest! {
         }
 
         let content = Bytes::from(random.bytes(3_000_000));
-        let mut sessions = several(&disk, &manner, seed, workers, start);
-        match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
+        let mut sessions = several(&disk, &manner, seed, workers);
+        match upload(UploadOptions::new("g"), &content, &mut sessions) {
             Some(UploadEvent::Finished { length, .. }) => {
                 prop_assert_eq!(length, 3_000_000);
                 prop_assert!(disk.borrow().files[&b"g"[..]] == content);
@@ -561,9 +553,8 @@ proptest! {
         let mut options = UploadOptions::new("f");
         options.size = Some(length as u64);
         options.done = vec![0..done as u64, piece.start as u64..piece.end as u64];
-        let start = Instant::now();
-        let mut sessions = one(&disk, Manner::default(), start);
-        let end = upload(options, &content, &mut sessions, start);
+        let mut sessions = one(&disk, Manner::default());
+        let end = upload(options, &content, &mut sessions);
         let finished = matches!(end, Some(UploadEvent::Finished { attributes: Ok(()), .. }));
         prop_assert!(finished, "{:?}", end);
         prop_assert!(disk.borrow().files[&b"f"[..]] == content);
@@ -585,9 +576,8 @@ proptest! {
             disk.borrow_mut().files.insert(format!("f{at}").into_bytes(), content.clone());
             wanted.insert(many.add(format!("f{at}"), Some(content.len() as u64)), content);
         }
-        let start = Instant::now();
-        let mut session = Session::new(&disk, manner, seed, start);
-        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        let mut session = Session::new(&disk, manner, seed);
+        let (got, failed, _) = download_many(&mut many, &mut session);
         prop_assert_eq!(got.len() + failed.len(), 60);
         for (file, content) in got {
             prop_assert!(content == wanted[&file]);
@@ -597,17 +587,10 @@ proptest! {
 
 #[test]
 fn a_download_takes_a_few_round_trips_and_then_what_the_rate_allows() {
-    let disk = disk();
     let length = 100_000_000;
-    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; length]);
-    let start = Instant::now();
+    let disk = disk_with(&vec![7; length]);
     // 100 MB at 100 MB/s and 100 ms: one second at the rate, against 40 with 32 KiB x 64 in flight.
-    let done = download(
-        DownloadOptions::new("f"),
-        &mut one(&disk, Manner::default(), start),
-        start,
-        |_| {},
-    );
+    let done = download(DownloadOptions::new("f"), &mut one(&disk, Manner::default()));
     assert_eq!(done.local.len(), length);
     assert!(
         done.took < Duration::from_millis(1000 + 11 * 100),
@@ -620,9 +603,7 @@ fn a_download_takes_a_few_round_trips_and_then_what_the_rate_allows() {
 /// way, which would be 16,384 of the smallest reads that are believed.
 #[test]
 fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() {
-    let disk = disk();
-    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; 40_000_000]);
-    let start = Instant::now();
+    let disk = disk_with(&vec![7; 40_000_000]);
     let manner = Manner {
         rtt: Duration::from_secs(1),
         rate: 10_000_000_000,
@@ -630,10 +611,10 @@ fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() 
         warm: true,
         ..Manner::default()
     };
-    let mut session = Session::new(&disk, manner, 1, start);
+    let mut session = Session::new(&disk, manner, 1);
     let mut download = Download::new(DownloadOptions::new("f"));
     let worker = download.add_worker();
-    let (mut now, mut most) = (start, 0);
+    let (mut now, mut most) = (*START, 0);
     while !download.is_over() {
         download.drive(worker, &mut session.client, now);
         most = most.max(session.client.in_flight());
@@ -651,17 +632,13 @@ fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() 
 
 #[test]
 fn workers_share_a_file() {
-    let disk = disk();
     let length = 60_000_000;
-    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; length]);
-    let start = Instant::now();
+    let disk = disk_with(&vec![7; length]);
     let manner = Manner {
         rate: 10_000_000,
         ..Manner::default()
     };
-    let mut sessions: Vec<Session> = (0..3)
-        .map(|worker| Session::new(&disk, manner.clone(), worker, start))
-        .collect();
+    let mut sessions = several(&disk, &manner, 0, 3);
     // The third is ten times slower: it must not hold the end back.
     sessions[2] = Session::new(
         &disk,
@@ -670,9 +647,8 @@ fn workers_share_a_file() {
             ..manner
         },
         9,
-        start,
     );
-    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    let done = download(DownloadOptions::new("f"), &mut sessions);
     assert_eq!(done.local.len(), length);
     assert!(done.took < Duration::from_millis(4500), "{:?}", done.took);
 }
@@ -681,16 +657,15 @@ fn workers_share_a_file() {
 fn a_file_that_shrinks_is_not_taken_for_whole() {
     let content = Random::new(3).bytes(5_000_000);
     let disk = disk_with(&content);
-    let start = Instant::now();
     let shared = Rc::clone(&disk);
     let manner = Manner {
         rate: 5_000_000,
         ..Manner::default()
     };
-    let done = download(
+    let done = download_with(
         DownloadOptions::new("f"),
-        &mut one(&disk, manner, start),
-        start,
+        &mut one(&disk, manner),
+        usize::MAX,
         |requests| {
             if requests > 10 {
                 shared
@@ -715,17 +690,16 @@ fn a_file_that_shrinks_is_not_taken_for_whole() {
 fn a_file_that_grows_is_read_to_its_end() {
     let content = Random::new(4).bytes(9_000_000);
     let disk = disk_with(&content[..6_000_000]);
-    let start = Instant::now();
     let shared = Rc::clone(&disk);
     let manner = Manner {
         rate: 5_000_000,
         ..Manner::default()
     };
     let grown = content.clone();
-    let done = download(
+    let done = download_with(
         DownloadOptions::new("f"),
-        &mut one(&disk, manner, start),
-        start,
+        &mut one(&disk, manner),
+        usize::MAX,
         move |requests| {
             if requests > 5 {
                 shared.borrow_mut().files.insert(b"f".to_vec(), grown.clone());
@@ -744,29 +718,20 @@ fn a_file_that_grows_is_read_to_its_end() {
 
 #[test]
 fn a_file_that_claims_to_be_empty_is_read_all_the_same() {
-    let disk = disk();
-    disk.borrow_mut().files.insert(b"f".to_vec(), vec![3; 700_000]);
+    let disk = disk_with(&vec![3; 700_000]);
     disk.borrow_mut().false_sizes.insert(b"f".to_vec(), 0);
-    let start = Instant::now();
-    let done = download(
-        DownloadOptions::new("f"),
-        &mut one(&disk, Manner::default(), start),
-        start,
-        |_| {},
-    );
+    let done = download(DownloadOptions::new("f"), &mut one(&disk, Manner::default()));
     assert_eq!(done.local, vec![3; 700_000]);
 }
 
 #[test]
 fn holes_are_told_as_zeros() {
-    let disk = disk();
     let mut content = vec![0; 4_000_000];
     content[1_000_000] = 1;
-    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
-    let start = Instant::now();
+    let disk = disk_with(&content);
     let mut options = DownloadOptions::new("f");
     options.sparse = true;
-    let done = download(options, &mut one(&disk, Manner::default(), start), start, |_| {});
+    let done = download(options, &mut one(&disk, Manner::default()));
     assert!(done.local == content);
     assert!(done.zeros > 3_300_000, "{}", done.zeros);
 }
@@ -775,48 +740,42 @@ fn holes_are_told_as_zeros() {
 fn a_range_of_a_file_can_be_had_alone() {
     let content = Random::new(5).bytes(1_000_000);
     let disk = disk_with(&content);
-    let start = Instant::now();
     let mut options = DownloadOptions::new("f");
     (options.start, options.end) = (300_000, Some(700_000));
-    let mut sessions = one(&disk, Manner::default(), start);
-    let done = download(options, &mut sessions, start, |_| {});
+    let mut sessions = one(&disk, Manner::default());
+    let done = download(options, &mut sessions);
     assert!(done.local[300_000..] == content[300_000..700_000]);
     assert!(sessions[0].received < 410_000);
 }
 
 #[test]
 fn workers_do_not_mix_a_file_with_its_successor() {
-    let (old, new) = (disk(), disk());
-    old.borrow_mut().files.insert(b"f".to_vec(), vec![1; 9_000_000]);
-    new.borrow_mut().files.insert(b"f".to_vec(), vec![2; 9_000_000]);
+    let [old, new] = [1, 2].map(|byte| disk_with(&vec![byte; 9_000_000]));
     new.borrow_mut().modified.insert(b"f".to_vec(), 1);
-    let start = Instant::now();
     let slower = Manner {
         rtt: Duration::from_millis(200),
         ..Manner::default()
     };
-    let mut sessions = one(&old, Manner::default(), start);
-    sessions.push(Session::new(&new, slower, 2, start));
-    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    let mut sessions = one(&old, Manner::default());
+    sessions.push(Session::new(&new, slower, 2));
+    let done = download(DownloadOptions::new("f"), &mut sessions);
     assert_eq!(done.losses, [WorkerLoss::AnotherFile]);
     assert!(done.local == vec![1; 9_000_000]);
 }
 
 #[test]
 fn a_lane_that_is_refused_leaves_the_work_to_the_others() {
-    let (full, empty) = (disk(), disk());
-    full.borrow_mut().files.insert(b"f".to_vec(), vec![1; 3_000_000]);
-    let start = Instant::now();
+    let (full, empty) = (disk_with(&vec![1; 3_000_000]), disk());
     // The refusal comes first.
     let slower = Manner {
         rtt: Duration::from_millis(200),
         ..Manner::default()
     };
     let mut sessions = vec![
-        Session::new(&full, slower, 1, start),
-        Session::new(&empty, Manner::default(), 2, start),
+        Session::new(&full, slower, 1),
+        Session::new(&empty, Manner::default(), 2),
     ];
-    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    let done = download(DownloadOptions::new("f"), &mut sessions);
     assert!(
         matches!(&done.losses[..], [WorkerLoss::Refused(status)] if status.code == StatusCode::NO_SUCH_FILE)
     );
@@ -825,13 +784,7 @@ fn a_lane_that_is_refused_leaves_the_work_to_the_others() {
 
 #[test]
 fn a_missing_file_fails_with_the_servers_reason() {
-    let start = Instant::now();
-    let done = download(
-        DownloadOptions::new("f"),
-        &mut one(&disk(), Manner::default(), start),
-        start,
-        |_| {},
-    );
+    let done = download(DownloadOptions::new("f"), &mut one(&disk(), Manner::default()));
     assert!(matches!(done.end, DownloadEvent::Failed(status) if status.code == StatusCode::NO_SUCH_FILE));
 }
 
@@ -841,23 +794,16 @@ fn two_thousand_small_files_take_a_bounded_number_of_round_trips() {
     let mut many = ManyDownload::default();
     let rtt = Duration::from_millis(100);
     for at in 0..2000 {
-        disk.borrow_mut()
-            .files
-            .insert(format!("f{at}").into_bytes(), vec![at as u8; 4096]);
+        put(&disk, &format!("f{at}"), &[at as u8; 4096]);
         many.add(format!("f{at}"), Some(4096));
     }
-    let start = Instant::now();
-    let mut session = Session::new(
-        &disk,
-        Manner {
-            rtt,
-            rate: 1_000_000_000,
-            ..Manner::default()
-        },
-        1,
-        start,
-    );
-    let (got, _, took) = download_many(&mut many, &mut session, start);
+    let manner = Manner {
+        rtt,
+        rate: 1_000_000_000,
+        ..Manner::default()
+    };
+    let mut session = Session::new(&disk, manner.clone(), 1);
+    let (got, _, took) = download_many(&mut many, &mut session);
     assert_eq!(got.len(), 2000);
     assert!(
         took <= rtt * 10,
@@ -872,17 +818,8 @@ fn two_thousand_small_files_take_a_bounded_number_of_round_trips() {
         file.rename_to = Some(format!("f{at}").into());
         contents.insert(many.add(file), (Vec::new(), vec![at as u8; 4096]));
     }
-    let mut session = Session::new(
-        &disk,
-        Manner {
-            rtt,
-            rate: 1_000_000_000,
-            ..Manner::default()
-        },
-        1,
-        start,
-    );
-    let (failed, took) = upload_many(&mut many, &contents, &mut session, start);
+    let mut session = Session::new(&disk, manner, 1);
+    let (failed, took) = upload_many(&mut many, &contents, &mut session);
     assert_eq!(failed, []);
     assert!(
         took <= rtt * 13,
@@ -893,9 +830,7 @@ fn two_thousand_small_files_take_a_bounded_number_of_round_trips() {
 
 #[test]
 fn a_full_disk_never_replaces_a_good_file() {
-    let disk = disk();
-    disk.borrow_mut().files.insert(b"f".to_vec(), vec![1; 10]);
-    let start = Instant::now();
+    let disk = disk_with(&[1; 10]);
     let manner = Manner {
         full_at: 300_000,
         ..Manner::default()
@@ -905,8 +840,8 @@ fn a_full_disk_never_replaces_a_good_file() {
     file.rename_to = Some("f".into());
     let id = many.add(file);
     let contents = BTreeMap::from([(id, (Vec::new(), vec![2; 500_000]))]);
-    let mut session = Session::new(&disk, manner.clone(), 1, start);
-    let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+    let mut session = Session::new(&disk, manner.clone(), 1);
+    let (failed, _) = upload_many(&mut many, &contents, &mut session);
     assert_eq!(failed, [(id, StatusCode::FAILURE)]);
     // And nothing is left beside it.
     assert_eq!(
@@ -916,12 +851,7 @@ fn a_full_disk_never_replaces_a_good_file() {
 
     let mut options = UploadOptions::new("g.part");
     options.rename_to = Some("f".into());
-    let end = upload(
-        options,
-        &vec![2; 500_000].into(),
-        &mut one(&disk, manner, start),
-        start,
-    );
+    let end = upload(options, &vec![2; 500_000].into(), &mut one(&disk, manner));
     assert!(matches!(end, Some(UploadEvent::Failed(_))), "{end:?}");
     assert_eq!(disk.borrow().files[&b"f"[..]], vec![1; 10]);
 }
@@ -935,9 +865,8 @@ fn names_that_lead_elsewhere_are_refused() {
         .map(|name| (name.as_bytes().to_vec(), 0o100_644))
         .collect();
     disk.borrow_mut().directories.insert(b".".to_vec(), entries);
-    let start = Instant::now();
-    let mut session = Session::new(&disk, Manner::default(), 1, start);
-    let (events, _) = walk(WalkOptions::new(""), &mut session, start);
+    let mut session = Session::new(&disk, Manner::default(), 1);
+    let (events, _) = walk(WalkOptions::new(""), &mut session);
     let refused = events
         .iter()
         .filter(|event| matches!(event, WalkEvent::Refused { .. }))
@@ -962,9 +891,8 @@ fn a_tree_that_is_nested_deeper_than_paths_reach_is_not_taken_for_whole() {
         disk.borrow_mut().directories.insert(path.clone(), names);
         path.extend_from_slice(b"/d");
     }
-    let start = Instant::now();
-    let mut session = Session::new(&disk, Manner::default(), 1, start);
-    let (events, _) = walk(WalkOptions::new("r"), &mut session, start);
+    let mut session = Session::new(&disk, Manner::default(), 1);
+    let (events, _) = walk(WalkOptions::new("r"), &mut session);
     let failed = events
         .iter()
         .filter(|event| matches!(event, WalkEvent::Failed { .. }));
@@ -980,36 +908,34 @@ fn a_wide_tree_is_walked_in_a_few_round_trips() {
         .collect();
     disk.borrow_mut().directories.insert(b"r".to_vec(), root);
     for at in 0..300 {
-        let names = (0..50)
-            .map(|file| (format!("f{file}").into_bytes(), 0o100_644))
-            .collect();
-        disk.borrow_mut()
-            .directories
-            .insert(format!("r/d{at}").into_bytes(), names);
+        put_directory(&disk, &format!("r/d{at}"), 50);
     }
-    let start = Instant::now();
-    let mut session = Session::new(&disk, Manner::default(), 1, start);
-    let (events, took) = walk(WalkOptions::new("r"), &mut session, start);
+    let mut session = Session::new(&disk, Manner::default(), 1);
+    let (events, took) = walk(WalkOptions::new("r"), &mut session);
     assert_eq!(events.len(), 300 * 51 + 1);
     assert!(took <= Duration::from_millis(100) * 11, "{took:?}");
+}
+
+/// Waits until nothing is under way. Whoever asked for what comes is gone.
+fn drain(session: &mut Session, mut now: Instant) {
+    loop {
+        session.transmit(now);
+        let Some(next) = session.next_time() else { break };
+        now = next;
+        assert_eq!(session.advance(now), Some(Vec::new()));
+    }
 }
 
 #[test]
 fn what_is_cancelled_leaves_nothing_open() {
     let disk = disk();
-    let names = (0..500)
-        .map(|at| (format!("f{at}").into_bytes(), 0o100_644))
-        .collect();
-    disk.borrow_mut().directories.insert(b"r".to_vec(), names);
+    put_directory(&disk, "r", 500);
     for at in 0..500 {
-        disk.borrow_mut()
-            .files
-            .insert(format!("f{at}").into_bytes(), vec![0; 3_000_000]);
+        put(&disk, &format!("f{at}"), &vec![0; 3_000_000]);
     }
     // At each step of all kinds of work.
     for steps in 0..60 {
-        let start = Instant::now();
-        let mut session = Session::new(&disk, Manner::default(), 1, start);
+        let mut session = Session::new(&disk, Manner::default(), 1);
         let mut many = ManyDownload::default();
         for at in 0..50 {
             many.add(format!("f{at}"), (at % 2 == 0).then_some(3_000_000));
@@ -1017,7 +943,7 @@ fn what_is_cancelled_leaves_nothing_open() {
         let mut walk = Walk::new(WalkOptions::new("r"));
         let mut download = Download::new(DownloadOptions::new("f60"));
         let worker = download.add_worker();
-        let mut now = start;
+        let mut now = *START;
         for _ in 0..steps {
             many.drive((), &mut session.client, now);
             walk.drive((), &mut session.client, now);
@@ -1037,12 +963,7 @@ fn what_is_cancelled_leaves_nothing_open() {
         many.remove_worker((), &mut session.client);
         walk.remove_worker((), &mut session.client);
         download.remove_worker(worker, &mut session.client);
-        loop {
-            session.transmit(now);
-            let Some(next) = session.next_time() else { break };
-            now = next;
-            assert_eq!(session.advance(now), Some(Vec::new()));
-        }
+        drain(&mut session, now);
         assert_eq!(
             (
                 session.open_handles(),
@@ -1059,8 +980,7 @@ fn an_upload_that_is_stopped_removes_what_it_made_and_nothing_else() {
     // At each step: while the server has yet to open files, while they are written, and while they get their names.
     for steps in 0..12 {
         let disk = disk();
-        let start = Instant::now();
-        let mut session = Session::new(&disk, Manner::default(), 1, start);
+        let mut session = Session::new(&disk, Manner::default(), 1);
         let mut many = ManyUpload::default();
         for at in 0..20 {
             let mut file = UploadFile::new(format!("f{at}.part"), 100);
@@ -1069,11 +989,11 @@ fn an_upload_that_is_stopped_removes_what_it_made_and_nothing_else() {
             many.add(file);
         }
         // Somebody else's, who was faster.
-        let theirs = [b"f3.part".to_vec(), b"f7.part".to_vec()];
-        for name in &theirs {
-            disk.borrow_mut().files.insert(name.clone(), b"theirs".to_vec());
+        let theirs = ["f3.part", "f7.part"];
+        for name in theirs {
+            put(&disk, name, b"theirs");
         }
-        let mut now = start;
+        let mut now = *START;
         many.drive((), &mut session.client, now);
         session.transmit(now);
         for _ in 0..steps {
@@ -1091,20 +1011,11 @@ fn an_upload_that_is_stopped_removes_what_it_made_and_nothing_else() {
             session.transmit(now);
         }
         many.remove_worker((), &mut session.client);
-        loop {
-            session.transmit(now);
-            let Some(next) = session.next_time() else { break };
-            now = next;
-            assert_eq!(session.advance(now), Some(Vec::new()));
-        }
-        let disk = disk.borrow();
-        let parts: Vec<_> = disk
-            .files
-            .keys()
-            .filter(|name| name.ends_with(b".part"))
-            .collect();
-        assert_eq!(parts, theirs.iter().collect::<Vec<_>>(), "after {steps} steps");
-        assert!(theirs.iter().all(|name| disk.files[name] == b"theirs"));
+        drain(&mut session, now);
+        let mut left = disk.borrow().files.clone();
+        left.retain(|name, _| name.ends_with(b".part"));
+        let theirs = theirs.map(|name| (name.into(), b"theirs".to_vec()));
+        assert_eq!(left, BTreeMap::from(theirs), "after {steps} steps");
         assert_eq!((session.open_handles(), session.client.in_flight()), (0, 0));
     }
 }
@@ -1114,9 +1025,8 @@ pub(crate) fn upload(
     options: UploadOptions,
     source: &Bytes,
     sessions: &mut [Session],
-    start: Instant,
 ) -> Option<UploadEvent> {
-    upload_retiring(options, source, sessions, start, usize::MAX)
+    upload_retiring(options, source, sessions, usize::MAX)
 }
 
 /// The same; from the `retires`th step on the first worker is retired.
@@ -1124,13 +1034,12 @@ fn upload_retiring(
     options: UploadOptions,
     source: &Bytes,
     sessions: &mut [Session],
-    start: Instant,
     retires: usize,
 ) -> Option<UploadEvent> {
     let memory = options.memory;
     let mut upload = Upload::new(options);
     let mut workers: Vec<Option<WorkerId>> = sessions.iter().map(|_| Some(upload.add_worker())).collect();
-    let mut now = start;
+    let mut now = *START;
     let mut end = None;
     let mut steps = 0;
     // As an engine drives a plan: a session when something has come on it, and all when the source was read, or it says so.
@@ -1179,7 +1088,7 @@ fn upload_retiring(
             Some(next) => now = next,
             None => break,
         }
-        assert!(now < start + LONG, "the upload does not end");
+        assert!(now < *START + LONG, "the upload does not end");
     }
     for (session, worker) in sessions.iter().zip(&workers) {
         session.check();
@@ -1197,10 +1106,9 @@ pub(crate) type Got = BTreeMap<FileId, Vec<u8>>;
 fn run<P: Plan<Worker = ()>>(
     plan: &mut P,
     session: &mut Session,
-    start: Instant,
     mut handle: impl FnMut(&mut P, P::Event),
 ) -> Duration {
-    let mut now = start;
+    let mut now = *START;
     loop {
         plan.drive((), &mut session.client, now);
         session.transmit(now);
@@ -1215,24 +1123,23 @@ fn run<P: Plan<Worker = ()>>(
         }
         let Some(next) = session.next_time() else { break };
         now = next;
-        assert!(now < start + LONG, "the transfer does not end");
+        assert!(now < *START + LONG, "the transfer does not end");
         for (id, outcome) in session.advance(now).expect("the session does not break") {
             assert_eq!(plan.handle_reply((), &mut session.client, id, outcome, now), None);
         }
     }
     session.check();
     assert_eq!(session.open_handles(), 0);
-    now - start
+    now - *START
 }
 
 pub(crate) fn download_many(
     many: &mut ManyDownload,
     session: &mut Session,
-    start: Instant,
 ) -> (Got, Vec<(FileId, StatusCode)>, Duration) {
     let mut locals: BTreeMap<FileId, Local> = BTreeMap::new();
     let (mut got, mut failed) = (BTreeMap::new(), Vec::new());
-    let took = run(many, session, start, |_, event| match event {
+    let took = run(many, session, |_, event| match event {
         ManyDownloadEvent::Data { file, offset, data } => {
             locals.entry(file).or_default().write(offset, &data.into_bytes());
         }
@@ -1252,10 +1159,9 @@ pub(crate) fn upload_many(
     many: &mut ManyUpload,
     contents: &BTreeMap<FileId, (Vec<u8>, Vec<u8>)>,
     session: &mut Session,
-    start: Instant,
 ) -> (Vec<(FileId, StatusCode)>, Duration) {
     let mut failed = Vec::new();
-    let took = run(many, session, start, |many, event| match event {
+    let took = run(many, session, |many, event| match event {
         ManyUploadEvent::Read(file) => many.provide(file, Bytes::copy_from_slice(&contents[&file].1)),
         ManyUploadEvent::Failed { file, status } | ManyUploadEvent::Taken { file, status } => {
             failed.push((file, status.code));
@@ -1267,10 +1173,10 @@ pub(crate) fn upload_many(
 }
 
 /// Returns the most memory that the names of walks take while nobody takes their events until they wait for that.
-fn most_taken(options: WalkOptions, session: &mut Session, start: Instant) -> (usize, Vec<WalkEvent>) {
+fn most_taken(options: WalkOptions, session: &mut Session) -> (usize, Vec<WalkEvent>) {
     let budget = options.budget.clone();
     let mut walk = Walk::new(options);
-    let (mut now, mut most, mut events) = (start, 0, Vec::new());
+    let (mut now, mut most, mut events) = (*START, 0, Vec::new());
     loop {
         walk.drive((), &mut session.client, now);
         session.transmit(now);
@@ -1308,12 +1214,11 @@ fn names_that_nobody_takes_wait_at_the_server() {
         root.push((name, 0o040_755));
     }
     disk.borrow_mut().directories.insert(b"r".to_vec(), root);
-    let start = Instant::now();
     let most = 2 * 1024 * 1024;
     let mut options = WalkOptions::new("r");
     options.budget = NameBudget::new(most);
-    let mut session = Session::new(&disk, Manner::default(), 1, start);
-    let (taken, events) = most_taken(options, &mut session, start);
+    let mut session = Session::new(&disk, Manner::default(), 1);
+    let (taken, events) = most_taken(options, &mut session);
     let failed = |event: &&WalkEvent| matches!(event, WalkEvent::Failed { .. } | WalkEvent::Refused { .. });
     assert_eq!(events.iter().find(failed), None);
     // 24 MB of names, and the walk's end.
@@ -1328,11 +1233,10 @@ fn a_directory_without_end_is_given_up_where_its_names_take_too_much() {
     disk.borrow_mut()
         .directories
         .insert(b"r".to_vec(), names.collect());
-    let start = Instant::now();
     let mut options = WalkOptions::new("r");
     options.budget = NameBudget::new(2 * 1024 * 1024);
-    let mut session = Session::new(&disk, Manner::default(), 1, start);
-    let (taken, events) = most_taken(options, &mut session, start);
+    let mut session = Session::new(&disk, Manner::default(), 1);
+    let (taken, events) = most_taken(options, &mut session);
     let why = events.iter().find_map(|event| match event {
         WalkEvent::Failed { status, .. } => Some(status.message.to_string()),
         _ => None,
@@ -1341,10 +1245,10 @@ fn a_directory_without_end_is_given_up_where_its_names_take_too_much() {
     assert!(events.len() < 150_000 && taken < 3 * 1024 * 1024, "{taken}");
 }
 
-fn walk(options: WalkOptions, session: &mut Session, start: Instant) -> (Vec<WalkEvent>, Duration) {
+fn walk(options: WalkOptions, session: &mut Session) -> (Vec<WalkEvent>, Duration) {
     let mut walk = Walk::new(options);
     let mut events = Vec::new();
-    let took = run(&mut walk, session, start, |_, event| events.push(event));
+    let took = run(&mut walk, session, |_, event| events.push(event));
     assert!(walk.is_over());
     (events, took)
 }
