@@ -10,7 +10,7 @@ use trunkline::transfer::{Backup, Comparison, CopyOptions, Location, ModeChange}
 use trunkline::{Error, Host, Invalid};
 use trunkline_testkit::{Sshd, noise};
 
-use crate::site::{Site, through_relay};
+use crate::site::{Site, site, through_relay};
 use crate::transfer::{changes, copy_to_end, ends, here, mirror, recursive, rsync_would_change, run, there};
 
 /// Which way a copy goes.
@@ -521,9 +521,7 @@ async fn a_link_among_backups_is_not_followed() {
 
 #[tokio::test]
 async fn names_of_one_file_are_names_of_one_file() {
-    let sshd = Sshd::start_default().unwrap();
-    let host = Site::for_server(&sshd).await;
-    let place = tempfile::tempdir().unwrap();
+    let (_sshd, place, host) = site().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir_all(source.join("d")).unwrap();
     std::fs::create_dir_all(&target).unwrap();
@@ -579,9 +577,7 @@ async fn names_of_one_file_are_names_of_one_file() {
 
 #[tokio::test]
 async fn hard_links_are_refused_where_nothing_tells_them() {
-    let sshd = Sshd::start_default().unwrap();
-    let host = Site::for_server(&sshd).await;
-    let place = tempfile::tempdir().unwrap();
+    let (_sshd, place, host) = site().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("f"), "x").unwrap();

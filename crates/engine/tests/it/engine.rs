@@ -10,7 +10,9 @@ use trunkline::{Command, Connection, Error, ErrorKind, Execution, ExitStatus, In
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::site::{self, Relayed, engine, engine_with, host_of, request, server_and_host};
+use crate::site::{
+    self, Relayed, Site, engine, engine_with, host_of, request, server_and_host, server_and_host_with,
+};
 
 #[tokio::test]
 async fn a_command_runs_and_says_how_it_ended() {
@@ -255,8 +257,7 @@ async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
 async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_then_on() {
     let server = RawServer::misbehaving(Misbehaviour::CloseAfterNewKeys).unwrap();
     let engine = engine();
-    let request = request(&server.ssh_config(), "raw", &[]);
-    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    let host = site::host_with(&engine, &server.ssh_config(), "raw", &[]).await;
     let config = host.config();
     let id = HostId::from_config(config);
     let refused = || {
@@ -302,24 +303,18 @@ async fn a_server_that_is_too_busy_is_tried_again_for_whoever_waits() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config");
     write_ssh_config(&config, [sshd.host_entry("busy").with_address(address)]).unwrap();
-    let engine = engine();
-    let host = engine
-        .host_for(&request(&config, "busy", &[]), &Interaction::none())
-        .await
-        .unwrap();
+    let host = Site::open(&config, "busy").await;
     let output = host.run(&Command::exec("echo in")).await.unwrap();
     assert_eq!(output.stdout, b"in\n");
 }
 
 #[tokio::test]
 async fn idle_connections_close() {
-    let sshd = Sshd::start_default().unwrap();
     let settings = Settings {
         idle_timeout: Duration::from_millis(1),
         ..Settings::default()
     };
-    let engine = engine_with(settings);
-    let host = host_of(&engine, &sshd).await;
+    let (_sshd, _engine, host) = server_and_host_with(settings).await;
     host.run(&Command::exec("true")).await.unwrap();
     let connection = host.connection();
     let end = connection.wait_for_end().await;
@@ -339,11 +334,7 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
         handshakes: 1,
         ..Settings::default()
     };
-    let engine = engine_with(settings);
-    let host = engine
-        .host_for(&request(&config, "target", &[]), &Interaction::none())
-        .await
-        .unwrap();
+    let host = Site::open_with(engine_with(settings), &config, "target").await;
     let output = tokio::time::timeout(Duration::from_secs(60), host.run(&Command::exec("echo there"))).await;
     assert_eq!(
         output.expect("neither waits for the other").unwrap().stdout,

@@ -17,7 +17,7 @@ use trunkline::{
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
 use trunkline_testkit::{Agent, Direction, Dropbear, HostEntry, Sshd, write_ssh_config};
 
-use crate::site::{Relayed, engine, engine_with, request};
+use crate::site::{Relayed, Site, engine, engine_with, request, server_and_host, server_and_host_with};
 
 use ErrorKind::{Authentication, HostKey, Limit, Network, Peer, Timeout};
 use Execution::{DidNotStart, MayHaveStarted};
@@ -328,11 +328,7 @@ async fn sshds_own_refusal_says_the_same_each_time() {
         identities: stranger.host_entry("x").identities,
         ..sshd.host_entry("closed").with_line("IdentitiesOnly yes")
     }]);
-    let engine = engine();
-    let host = engine
-        .host_for(&request(&config, "closed", &[]), &Interaction::none())
-        .await
-        .unwrap();
+    let host = Site::open(&config, "closed").await;
     // Host memory changes what leaves early, from one attempt to the next.
     for _ in 0..10 {
         let error = host.run(&Command::exec("true")).await.unwrap_err();
@@ -495,10 +491,7 @@ async fn a_server_without_sessions_started_nothing() {
 
 #[tokio::test]
 async fn a_connection_that_this_side_closes_says_that_its_command_may_have_started() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+    let (_sshd, engine, host) = server_and_host().await;
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
     session.wait_for_start().await.unwrap();
     assert_eq!(engine.close(true, |_| true).count(), 1);
@@ -508,10 +501,7 @@ async fn a_connection_that_this_side_closes_says_that_its_command_may_have_start
 
 #[tokio::test]
 async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+    let (sshd, _engine, host) = server_and_host().await;
     let marker = sshd.dir().join("it-ran");
     let command = Command::exec(format!("touch {}", marker.display()));
     let mut session = host.start(&command).await.unwrap();
@@ -571,7 +561,7 @@ async fn echoes(mut bystander: Session) {
 async fn what_a_server_would_end_the_connection_for_is_not_sent() {
     const LONGEST: usize = 261_120;
     let sshd = Sshd::start_default().unwrap();
-    let host = crate::site::Site::open(&sshd.ssh_config(), sshd.alias()).await;
+    let host = Site::for_server(&sshd).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
     bystander.wait_for_start().await.unwrap();
     let mut refused = Vec::new();
@@ -601,7 +591,7 @@ async fn what_a_server_would_end_the_connection_for_is_not_sent() {
 #[tokio::test]
 async fn how_long_a_command_may_be_is_found_out_on_a_connection_of_its_own() {
     let dropbear = Dropbear::start_default().unwrap();
-    let host = crate::site::Site::open(&dropbear.ssh_config(), dropbear.alias()).await;
+    let host = Site::open(&dropbear.ssh_config(), dropbear.alias()).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
     bystander.wait_for_start().await.unwrap();
     let error = host.run(&padded_command(20_000)).await.unwrap_err();
@@ -697,15 +687,12 @@ async fn a_key_that_was_allowed_into_the_agent_keeps_its_constraints() {
 async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_there_goes_on() {
     // Both at once: each waits for its limit.
     let cases = [0, 4].map(|spare_sessions| async move {
-        let sshd = Sshd::start_default().unwrap();
         let settings = Settings {
             probe_limit: Duration::from_secs(6),
             spare_sessions,
             ..Settings::default()
         };
-        let engine = engine_with(settings);
-        let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
-        let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+        let (sshd, _engine, host) = server_and_host_with(settings).await;
         let running = Command::exec("echo $PPID; read line; echo $line");
         let mut session = host.start(&running).await.unwrap().into_parts();
         let mut lines = tokio::io::BufReader::new(&mut session.stdout).lines();

@@ -10,7 +10,7 @@ use trunkline::config::{Forward, ForwardTarget, Listen};
 use trunkline::{Command, Error, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings};
 use trunkline_testkit::{Agent, KeyConstraints, Sshd, free_port};
 
-use crate::site::{engine, engine_with, host_of, host_with, request, through_relay};
+use crate::site::{engine, host_with, request, server_and_host_with, through_relay};
 
 /// Long enough for the slowest machine; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -550,13 +550,11 @@ async fn a_remote_forwarding_outlives_its_connection() {
 
 #[tokio::test]
 async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
-    let sshd = Sshd::start_default().unwrap();
     let settings = Settings {
         idle_timeout: Duration::from_millis(1),
         ..Settings::default()
     };
-    let engine = engine_with(settings);
-    let host = host_of(&engine, &sshd).await;
+    let (_sshd, _engine, host) = server_and_host_with(settings).await;
     let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let connection = host.connection();
     handle.close().await;

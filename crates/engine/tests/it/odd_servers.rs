@@ -4,17 +4,19 @@
 use std::time::Duration;
 
 use trunkline::memory::{HostFacts, Lesson};
-use trunkline::{Command, Engine, Error, Execution, Host, Interaction};
+use trunkline::{Command, Engine, Error, Execution, Host};
 use trunkline_testkit::hostile::{Oddity, RawServer};
 
-use crate::site::{engine, request};
+use crate::site::{engine, host_with};
 
 const OPENSSH: &str = "SSH-2.0-OpenSSH_9.9";
 const OTHER: &str = "SSH-2.0-other_1.0";
 
-async fn host(engine: &Engine, server: &RawServer) -> Host {
-    let asked = request(&server.ssh_config(), "raw", &[]);
-    engine.host_for(&asked, &Interaction::none()).await.unwrap()
+/// A server with this oddity that identifies itself by this banner, and its host in a new engine.
+async fn odd(oddity: Oddity, banner: &'static str) -> (RawServer, Engine, Host) {
+    let (server, engine) = (RawServer::odd(oddity, banner).unwrap(), engine());
+    let host = host_with(&engine, &server.ssh_config(), "raw", &[]).await;
+    (server, engine, host)
 }
 
 fn facts(engine: &Engine) -> HostFacts {
@@ -53,9 +55,7 @@ async fn until_learnt(engine: &Engine, host: &Host, lesson: Lesson) {
 
 #[tokio::test]
 async fn a_server_that_passes_by_an_early_command_is_asked_in_steps_from_then_on() {
-    let server = RawServer::odd(Oddity::PassesByEarly, OPENSSH).unwrap();
-    let engine = engine();
-    let host = host(&engine, &server).await;
+    let (server, engine, host) = odd(Oddity::PassesByEarly, OPENSSH).await;
     let error: Error = host.run(&Command::exec("first")).await.unwrap_err();
     assert_eq!(error.execution(), Execution::MayHaveStarted, "{error}");
     runs(&host, "second").await;
@@ -66,9 +66,7 @@ async fn a_server_that_passes_by_an_early_command_is_asked_in_steps_from_then_on
 #[tokio::test]
 async fn each_command_runs_once_however_few_sessions_a_connection_has() {
     for &oddity in Oddity::OF_SESSIONS {
-        let server = RawServer::odd(oddity, OTHER).unwrap();
-        let engine = engine();
-        let host = host(&engine, &server).await;
+        let (server, _engine, host) = odd(oddity, OTHER).await;
         let words: Vec<String> = (0..6).map(|n| format!("word-{n}")).collect();
         for word in &words {
             runs(&host, word).await;
@@ -92,9 +90,7 @@ async fn each_command_runs_once_however_few_sessions_a_connection_has() {
 #[tokio::test]
 async fn many_commands_at_once_on_a_server_that_nobody_knows_all_run() {
     for &oddity in Oddity::OF_SESSIONS {
-        let server = RawServer::odd(oddity, OTHER).unwrap();
-        let engine = engine();
-        let host = host(&engine, &server).await;
+        let (server, _engine, host) = odd(oddity, OTHER).await;
         let together = (0..12).map(|n| {
             let host = host.clone();
             tokio::spawn(async move { runs(&host, &format!("together-{n}")).await })
@@ -109,9 +105,7 @@ async fn many_commands_at_once_on_a_server_that_nobody_knows_all_run() {
 #[tokio::test]
 async fn one_session_for_each_connection_is_learnt_and_no_second_one_asked_for() {
     for oddity in [Oddity::RefusesSecond, Oddity::RunsOnlyFirst] {
-        let server = RawServer::odd(oddity, OTHER).unwrap();
-        let engine = engine();
-        let host = host(&engine, &server).await;
+        let (server, engine, host) = odd(oddity, OTHER).await;
         until_learnt(&engine, &host, Lesson::OneSession).await;
         let before = server.connections();
         runs(&host, "one").await;
@@ -126,9 +120,7 @@ async fn a_session_opened_ahead_is_used_where_it_lasts_and_never_where_one_died(
         (Oddity::None, Lesson::Spares),
         (Oddity::ClosesSpares, Lesson::NoSpares),
     ] {
-        let server = RawServer::odd(oddity, OTHER).unwrap();
-        let engine = engine();
-        let host = host(&engine, &server).await;
+        let (server, engine, host) = odd(oddity, OTHER).await;
         until_learnt(&engine, &host, lesson).await;
         for n in 0..3 {
             runs(&host, &format!("after-{n}")).await;
@@ -140,9 +132,7 @@ async fn a_session_opened_ahead_is_used_where_it_lasts_and_never_where_one_died(
 
 #[tokio::test]
 async fn what_was_forgotten_is_found_out_anew() {
-    let server = RawServer::odd(Oddity::RefusesSecond, OTHER).unwrap();
-    let engine = engine();
-    let host = host(&engine, &server).await;
+    let (_server, engine, host) = odd(Oddity::RefusesSecond, OTHER).await;
     until_learnt(&engine, &host, Lesson::OneSession).await;
     for (id, _) in engine.memory().list() {
         engine.memory().forget(&id);

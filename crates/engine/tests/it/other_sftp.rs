@@ -70,6 +70,11 @@ impl Bench {
         facts.is_some_and(|facts| facts.lessons.has(lesson))
     }
 
+    /// Copies a name to the server, without its permissions and times.
+    async fn upload(&self, from: &str, to: &str) -> Copied {
+        self.copy(&self.here(from), &self.there(to), false).await
+    }
+
     async fn copy(&self, from: &Location, to: &Location, preserve: bool) -> Copied {
         let mut options = CopyOptions::default();
         options.preserve = preserve;
@@ -180,11 +185,7 @@ async fn links_are_made_whichever_order_the_server_has() {
             symlink(text, bench.path("source").join(format!("l{at}"))).unwrap();
         }
         for _ in 0..2 {
-            assert_copied(
-                &bench
-                    .copy(&bench.here("source"), &bench.there("target"), false)
-                    .await,
-            );
+            assert_copied(&bench.upload("source", "target").await);
             let target = match bench.path("target/source").exists() {
                 true => bench.path("target/source"),
                 false => bench.path("target"),
@@ -209,9 +210,7 @@ async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
     let bench = Bench::with_rules(&denied).await;
     bench.tree("source", 20);
     std::fs::write(bench.path("source/large"), noise(3_000_000, 1)).unwrap();
-    let copied = bench
-        .copy(&bench.here("source"), &bench.there("target"), false)
-        .await;
+    let copied = bench.upload("source", "target").await;
     assert_copied(&copied);
     assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
     assert!(copied.notes[0].contains("files are written under their last names"));
@@ -225,11 +224,7 @@ async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
     std::fs::remove_file(bench.path("source/large")).unwrap();
     std::fs::create_dir(bench.path("again")).unwrap();
     std::fs::rename(bench.path("target"), bench.path("again/source")).unwrap();
-    assert_copied(
-        &bench
-            .copy(&bench.here("source"), &bench.there("again"), false)
-            .await,
-    );
+    assert_copied(&bench.upload("source", "again").await);
     bench.assert_tree("again/source", 20);
 }
 
@@ -238,8 +233,7 @@ async fn a_server_that_shows_no_link_keeps_none_of_those_that_tried_it() {
     let bench = Bench::with_rules(&["lstat:follows", "status:READLINK:*:8"]).await;
     std::fs::create_dir(bench.path("source")).unwrap();
     symlink("nowhere", bench.path("source/l")).unwrap();
-    let (from, to) = (bench.here("source"), bench.there("target"));
-    bench.copy(&from, &to, false).await.result.unwrap();
+    bench.upload("source", "target").await.result.unwrap();
     let tried = std::fs::read_dir(bench.path("target")).unwrap().find(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.as_bytes().starts_with(b".trunkline")
@@ -254,14 +248,14 @@ async fn an_older_file_is_not_opened_to_be_written_before_the_new_one_is_whole()
         std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
         std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
         bench.server.set(&["open:unlinks", "status:WRITE:*:4"]).unwrap();
-        let copied = bench.copy(&bench.here("new"), &bench.there("f"), false).await;
+        let copied = bench.upload("new", "f").await;
         assert_eq!(copied.failures.len(), 1, "{:?}", copied.failures);
         assert!(
             std::fs::read(bench.path("f")).unwrap() == noise(5000, 2),
             "it is there"
         );
         bench.server.set(&["open:unlinks"]).unwrap();
-        assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+        assert_copied(&bench.upload("new", "f").await);
         assert!(std::fs::read(bench.path("f")).unwrap() == noise(size, 1));
     }
 }
@@ -272,7 +266,7 @@ async fn a_server_that_answers_readlink_for_every_name_has_its_files_replaced() 
     for size in [1000, 3_000_000] {
         std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
         std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
-        let copied = bench.copy(&bench.here("new"), &bench.there("f"), false).await;
+        let copied = bench.upload("new", "f").await;
         assert_copied(&copied);
         assert_eq!(copied.notes, Vec::<String>::new());
         assert!(std::fs::read(bench.path("f")).unwrap() == noise(size, 1));
@@ -289,7 +283,7 @@ async fn a_file_that_the_server_takes_away_as_it_is_opened_is_made_anew() {
     let bench = Bench::with_rules(&rules).await;
     std::fs::write(bench.path("new"), noise(3_000_000, 1)).unwrap();
     std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
-    assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+    assert_copied(&bench.upload("new", "f").await);
     assert!(std::fs::read(bench.path("f")).unwrap() == noise(3_000_000, 1));
 }
 
@@ -297,8 +291,7 @@ async fn a_file_that_the_server_takes_away_as_it_is_opened_is_made_anew() {
 async fn an_upload_that_cannot_be_resumed_begins_anew() {
     let bench = Bench::with_rules(&["status:WRITE:60-:4"]).await;
     std::fs::write(bench.path("source"), noise(24_000_000, 1)).unwrap();
-    let (from, to) = (bench.here("source"), bench.there("target"));
-    assert_eq!(bench.copy(&from, &to, false).await.failures.len(), 1);
+    assert_eq!(bench.upload("source", "target").await.failures.len(), 1);
     let parts = || {
         let names = std::fs::read_dir(bench.place.path()).unwrap();
         names
@@ -307,7 +300,7 @@ async fn an_upload_that_cannot_be_resumed_begins_anew() {
     };
     assert_eq!(parts(), 1, "what was written stays");
     bench.server.set(&["status:WRITE:1:4"]).unwrap();
-    assert_copied(&bench.copy(&from, &to, false).await);
+    assert_copied(&bench.upload("source", "target").await);
     assert!(std::fs::read(bench.path("target")).unwrap() == noise(24_000_000, 1));
     assert_eq!(parts(), 0);
 }
@@ -328,9 +321,7 @@ async fn a_file_is_written_from_its_beginning_to_its_end_whatever_order_it_is_re
 async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names() {
     let bench = Bench::with_rules(&["open:plain"]).await;
     bench.tree("source", 20);
-    let copied = bench
-        .copy(&bench.here("source"), &bench.there("target"), false)
-        .await;
+    let copied = bench.upload("source", "target").await;
     assert_copied(&copied);
     assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
     assert!(
@@ -346,11 +337,11 @@ async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names
             std::fs::write(bench.path("f"), noise(before, 2)).unwrap();
         }
         std::fs::write(bench.path("new"), noise(3_000_000, 1)).unwrap();
-        assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+        assert_copied(&bench.upload("new", "f").await);
         assert!(std::fs::read(bench.path("f")).unwrap() == noise(3_000_000, 1));
     }
     // What is really missing is told as that.
-    let copied = bench.copy(&bench.here("new"), &bench.there("no/f"), false).await;
+    let copied = bench.upload("new", "no/f").await;
     assert_eq!(copied.notes, Vec::<String>::new());
     assert!(
         copied.failures[0].contains("No such file"),
@@ -378,7 +369,7 @@ async fn a_dropbox_that_takes_files_away_gets_them_under_their_last_names() {
     let bench = Bench::with_rules(&["close:takes"]).await;
     std::fs::write(bench.path("f"), noise(10_000, 1)).unwrap();
     std::fs::create_dir(bench.path("drop")).unwrap();
-    let copied = bench.copy(&bench.here("f"), &bench.there("drop/f"), false).await;
+    let copied = bench.upload("f", "drop/f").await;
     assert_copied(&copied);
     assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
     assert!(std::fs::read(bench.path("drop/taken/f")).unwrap() == noise(10_000, 1));
@@ -411,7 +402,7 @@ async fn without_any_attributes_a_file_is_written_over_and_keeps_its_own() {
         std::fs::write(bench.path("f"), noise(size, 1)).unwrap();
         std::fs::write(bench.path("g"), noise(before, 2)).unwrap();
         std::fs::set_permissions(bench.path("g"), PermissionsExt::from_mode(0o640)).unwrap();
-        assert_copied(&bench.copy(&bench.here("f"), &bench.there("g"), false).await);
+        assert_copied(&bench.upload("f", "g").await);
         assert!(
             std::fs::read(bench.path("g")).unwrap() == noise(size, 1),
             "{size} over {before}"
@@ -504,9 +495,7 @@ async fn what_fails_in_the_middle_of_many_files_damages_none_that_were_whole() {
         for at in 0..200 {
             std::fs::write(bench.path(&format!("target/source/f{at}")), "older").unwrap();
         }
-        let copied = bench
-            .copy(&bench.here("source"), &bench.there("target"), false)
-            .await;
+        let copied = bench.upload("source", "target").await;
         let failed = copied.result.unwrap().failed;
         let mut older = 0;
         for at in 0..200 {
@@ -538,11 +527,7 @@ fn impatient() -> Engine {
 async fn a_server_that_stops_answering_is_left_and_asked_anew() {
     let bench = Bench::with_engine(&["sessions:1", "stall:WRITE:5:3600"], impatient()).await;
     bench.tree("source", 20);
-    assert_copied(
-        &bench
-            .copy(&bench.here("source"), &bench.there("target"), false)
-            .await,
-    );
+    assert_copied(&bench.upload("source", "target").await);
     bench.assert_tree("target", 20);
     assert!(bench.server.sshd().connections() > 1, "on another connection");
 }
@@ -551,13 +536,13 @@ async fn a_server_that_stops_answering_is_left_and_asked_anew() {
 async fn a_server_that_never_begins_is_told_within_a_bounded_time() {
     let bench = Bench::with_engine(&["stall:INIT:1:3600"], impatient()).await;
     std::fs::write(bench.path("f"), "f").unwrap();
-    let copied = bench.copy(&bench.here("f"), &bench.there("g"), false).await;
+    let copied = bench.upload("f", "g").await;
     let error = copied.result.unwrap_err().to_string();
     assert!(error.contains("has not answered for 1 s"), "{error}");
     assert!(!bench.path("g").exists());
     // The same for one that stops in each session again.
     bench.server.set(&["stall:OPEN:1:3600"]).unwrap();
-    let copied = bench.copy(&bench.here("f"), &bench.there("g"), false).await;
+    let copied = bench.upload("f", "g").await;
     let error = copied.result.unwrap_err().to_string();
     assert!(error.contains("has not answered for 3 s"), "{error}");
 }

@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use trunkline::config::{Forward, ForwardTarget, Listen};
-use trunkline::{Command, Engine, ErrorKind, Execution, Host, Settings};
+use trunkline::{Command, ErrorKind, Execution, Host, Settings};
 use trunkline_testkit::Sshd;
 
-use crate::site::{engine_with, host_of};
+use crate::site::server_and_host_with;
 
 /// As after a long silence, always; an answer has as long as this.
-fn asking(probe_limit: Duration) -> Engine {
-    let settings = Settings {
+fn asking(probe_limit: Duration) -> Settings {
+    Settings {
         ask_after: Duration::from_nanos(1),
         probe_limit,
         ..Settings::default()
-    };
-    engine_with(settings)
+    }
 }
 
 /// Waits until a session is open ahead, in which a command would leave at once.
@@ -38,9 +37,7 @@ fn counting(sshd: &Sshd) -> (Command, impl Fn() -> usize) {
 
 #[tokio::test]
 async fn a_command_is_not_risked_on_a_connection_that_has_been_forgotten() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = asking(Duration::from_secs(1));
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(asking(Duration::from_secs(1))).await;
     wait_for_spare(&host).await;
     let (command, ran) = counting(&sshd);
     // It answers nothing, and nobody says so: as behind a firewall that has forgotten the connection.
@@ -56,9 +53,7 @@ async fn a_command_is_not_risked_on_a_connection_that_has_been_forgotten() {
 
 #[tokio::test]
 async fn a_command_for_a_server_that_is_gone_when_it_is_asked_runs_on_the_next_connection() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = asking(Duration::from_secs(120));
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(asking(Duration::from_secs(120))).await;
     wait_for_spare(&host).await;
     let (command, ran) = counting(&sshd);
     sshd.freeze_connections();
@@ -78,9 +73,7 @@ async fn a_command_for_a_server_that_is_gone_when_it_is_asked_runs_on_the_next_c
 
 #[tokio::test]
 async fn a_tunnel_and_a_remote_forwarding_leave_a_connection_that_is_gone() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = asking(Duration::from_secs(1));
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(asking(Duration::from_secs(1))).await;
     wait_for_spare(&host).await;
     sshd.freeze_connections();
     let (address, port) = (sshd.addr().ip().to_string(), sshd.port());
@@ -96,9 +89,7 @@ async fn a_tunnel_and_a_remote_forwarding_leave_a_connection_that_is_gone() {
 
 #[tokio::test]
 async fn a_server_that_answers_keeps_its_connection() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = asking(Duration::from_secs(120));
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(asking(Duration::from_secs(120))).await;
     for _ in 0..3 {
         wait_for_spare(&host).await;
     }
@@ -106,21 +97,18 @@ async fn a_server_that_answers_keeps_its_connection() {
 }
 
 /// Gives up servers that somebody waits for, and no others.
-fn impatient() -> Engine {
-    let settings = Settings {
+fn impatient() -> Settings {
+    Settings {
         ask_after: Duration::from_secs(3600),
         probe_after: Duration::from_secs(3600),
         probe_limit: Duration::from_millis(500),
         ..Settings::default()
-    };
-    engine_with(settings)
+    }
 }
 
 #[tokio::test]
 async fn a_command_that_was_not_answered_ends_soon_and_what_runs_beside_it_goes_on() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = impatient();
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(impatient()).await;
     let mut beside = host.start(&Command::exec("cat")).await.unwrap();
     beside.wait_for_start().await.unwrap();
     wait_for_spare(&host).await;
@@ -143,9 +131,7 @@ async fn a_command_that_was_not_answered_ends_soon_and_what_runs_beside_it_goes_
 
 #[tokio::test]
 async fn a_copy_learns_soon_that_its_cable_was_cut() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = impatient();
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(impatient()).await;
     let sftp = host.sftp().await.unwrap();
     sftp.stat("/").await.unwrap();
     sshd.freeze_connections();
@@ -155,9 +141,7 @@ async fn a_copy_learns_soon_that_its_cable_was_cut() {
 
 #[tokio::test]
 async fn a_command_that_is_sent_its_input_learns_soon_that_its_cable_was_cut() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = impatient();
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host_with(impatient()).await;
     let mut session = host.start(&Command::exec("cat > /dev/null")).await.unwrap();
     session.wait_for_start().await.unwrap();
     sshd.freeze_connections();

@@ -42,15 +42,23 @@ pub(crate) async fn host_of(engine: &Engine, sshd: &Sshd) -> Host {
 
 /// A server, and its host in a new engine.
 pub(crate) async fn server_and_host() -> (Sshd, Engine, Host) {
-    let (sshd, engine) = (Sshd::start_default().unwrap(), engine());
+    server_and_host_with(Settings::default()).await
+}
+
+pub(crate) async fn server_and_host_with(settings: Settings) -> (Sshd, Engine, Host) {
+    let (sshd, engine) = (Sshd::start_default().unwrap(), engine_with(settings));
     let host = host_of(&engine, &sshd).await;
     (sshd, engine, host)
 }
 
 /// A server, a directory for files, and the server's host.
 pub(crate) async fn site() -> (Sshd, TempDir, Site) {
+    site_with(Settings::default()).await
+}
+
+pub(crate) async fn site_with(settings: Settings) -> (Sshd, TempDir, Site) {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::for_server(&sshd).await;
+    let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
     (sshd, place, host)
 }
 

@@ -18,7 +18,7 @@ use trunkline::tune::{self, Choice};
 use trunkline::{Command, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
 
-use crate::site::{Relayed, Site, engine, engine_with, host_with, site, through_relay};
+use crate::site::{Relayed, Site, engine, engine_with, host_with, site, site_with, through_relay};
 
 pub(crate) fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
@@ -1827,13 +1827,12 @@ fn plant_names(file: &Path, directory: &Path, names: std::ops::Range<usize>) {
 
 #[tokio::test]
 async fn mirrors_with_more_names_than_there_is_memory_for_are_mirrors_and_end() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let settings = Settings {
         names_memory: 1,
         ..Settings::default()
     };
     // One budget for both.
-    let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
+    let (_sshd, place, host) = site_with(settings).await;
     for upload in [true, false] {
         let mirrors = ["one", "other"].map(|name| {
             // A file has no more than 65,000 names.
@@ -1864,12 +1863,11 @@ async fn mirrors_with_more_names_than_there_is_memory_for_are_mirrors_and_end() 
 
 #[tokio::test]
 async fn what_is_too_much_is_deleted_also_where_its_directories_take_more_than_there_is() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let settings = Settings {
         names_memory: 1,
         ..Settings::default()
     };
-    let host = Site::open_with(engine_with(settings), &sshd.ssh_config(), sshd.alias()).await;
+    let (_sshd, place, host) = site_with(settings).await;
     for upload in [true, false] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         std::fs::create_dir(&source).unwrap();
