@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::thread::{self, JoinHandle};
 
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -42,6 +43,28 @@ impl Background {
         Ok(Background {
             stop: Some(stop),
             thread: Some(thread),
+        })
+    }
+
+    /// Calls `serve` with each connection, inside the new runtime.
+    pub(crate) fn accept(
+        name: &str,
+        listener: std::net::TcpListener,
+        mut serve: impl FnMut(TcpStream) + Send + 'static,
+    ) -> Result<Background, Error> {
+        Self::start(name, || {
+            let listener = TcpListener::from_std(listener)?;
+            Ok(async move {
+                loop {
+                    let Ok((stream, _)) = listener.accept().await else {
+                        tokio::task::yield_now().await;
+                        continue;
+                    };
+                    // Without this a server is slow, but not wrong.
+                    let _ = stream.set_nodelay(true);
+                    serve(stream);
+                }
+            })
         })
     }
 }

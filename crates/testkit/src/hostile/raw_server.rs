@@ -10,7 +10,6 @@ use std::time::Instant;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::few_sessions::Oddity;
@@ -58,14 +57,20 @@ impl RawServer {
         let (listener, identity) = Identity::listen("raw", false)?;
         let host_key = Arc::new(Ed25519KeyPair::generate().map_err(io::Error::other)?);
         let outcomes = Arc::new(Outcomes::default());
-        let background = Background::start("raw-server", || {
-            let listener = TcpListener::from_std(listener)?;
-            Ok(accept_loop(
-                listener,
-                Arc::clone(&host_key),
-                script,
-                Arc::clone(&outcomes),
-            ))
+        let (script, key, told) = (Arc::new(script), Arc::clone(&host_key), Arc::clone(&outcomes));
+        let background = Background::accept("raw-server", listener, move |stream| {
+            told.lock().connections += 1;
+            let wire = Wire::new(stream, Arc::clone(&key));
+            let (script, outcomes) = (Arc::clone(&script), Arc::clone(&told));
+            tokio::spawn(async move {
+                // A separate task, so that a panic is an outcome too.
+                let outcome = match tokio::spawn(async move { script(wire).await }).await {
+                    Ok(outcome) => outcome.map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                };
+                outcomes.lock().ended.push_back(outcome);
+                outcomes.told.notify_waiters();
+            });
         })?;
 
         let blob = Payload::empty()
@@ -215,37 +220,5 @@ struct OutcomeState {
 impl Outcomes {
     fn lock(&self) -> MutexGuard<'_, OutcomeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn accept_loop<S, F>(
-    listener: TcpListener,
-    host_key: Arc<Ed25519KeyPair>,
-    script: S,
-    outcomes: Arc<Outcomes>,
-) where
-    S: Fn(Wire) -> F + Send + Sync + 'static,
-    F: Future<Output = io::Result<()>> + Send + 'static,
-{
-    let script = Arc::new(script);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        // Without this some scripts are slow, but none is wrong.
-        let _ = stream.set_nodelay(true);
-        outcomes.lock().connections += 1;
-        let wire = Wire::new(stream, Arc::clone(&host_key));
-        let (script, outcomes) = (Arc::clone(&script), Arc::clone(&outcomes));
-        tokio::spawn(async move {
-            // A separate task, so that a panic is an outcome too.
-            let outcome = match tokio::spawn(async move { script(wire).await }).await {
-                Ok(outcome) => outcome.map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            outcomes.lock().ended.push_back(outcome);
-            outcomes.told.notify_waiters();
-        });
     }
 }

@@ -14,7 +14,7 @@ use russh::server::{
 use russh::{
     Channel, ChannelId, ChannelMsg, ChannelOpenFailure, Disconnect, Limits, MethodKind, MethodSet, Sig,
 };
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::identity::Identity;
 use crate::background::Background;
@@ -201,9 +201,24 @@ impl RusshServerBuilder {
         let host_key = KeyPair::generate(identity.dir(), "host_key", KeyType::Ed25519)?;
         let config = Arc::new(self.config(&host_key)?);
         let counts = Arc::new(Counts::default());
-        let background = Background::start("russh-server", || {
-            let listener = TcpListener::from_std(listener)?;
-            Ok(accept_loop(listener, config, Arc::new(self), Arc::clone(&counts)))
+        let (behaviour, counted) = (Arc::new(self), Arc::clone(&counts));
+        let background = Background::accept("russh-server", listener, move |stream| {
+            counted.connections.fetch_add(1, Ordering::SeqCst);
+            let peer = Peer {
+                behaviour: Arc::clone(&behaviour),
+                counts: Arc::clone(&counted),
+                steps_done: 0,
+                rounds_done: 0,
+                open: Arc::new(AtomicUsize::new(0)),
+                waiting: HashMap::new(),
+            };
+            let config = Arc::clone(&config);
+            tokio::spawn(async move {
+                // The test sees the end of the connection on the client's side.
+                if let Ok(session) = run_stream(config, stream, peer).await {
+                    let _ = session.await;
+                }
+            });
         })?;
         identity.trust(host_key.public_key())?;
         Ok(RusshServer {
@@ -245,38 +260,6 @@ impl RusshServerBuilder {
                 MethodKind::KeyboardInteractive,
             ],
         }
-    }
-}
-
-async fn accept_loop(
-    listener: TcpListener,
-    config: Arc<Config>,
-    behaviour: Arc<RusshServerBuilder>,
-    counts: Arc<Counts>,
-) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        // Without this the server is slow, but not wrong.
-        let _ = stream.set_nodelay(true);
-        counts.connections.fetch_add(1, Ordering::SeqCst);
-        let peer = Peer {
-            behaviour: Arc::clone(&behaviour),
-            counts: Arc::clone(&counts),
-            steps_done: 0,
-            rounds_done: 0,
-            open: Arc::new(AtomicUsize::new(0)),
-            waiting: HashMap::new(),
-        };
-        let config = Arc::clone(&config);
-        tokio::spawn(async move {
-            // The test sees the end of the connection on the client's side.
-            if let Ok(session) = run_stream(config, stream, peer).await {
-                let _ = session.await;
-            }
-        });
     }
 }
 

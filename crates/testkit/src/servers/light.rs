@@ -13,7 +13,7 @@ use russh::server::{
 };
 use russh::{Channel, ChannelId, Limits, MethodKind, MethodSet, Pty, Sig};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::background::Background;
@@ -86,9 +86,10 @@ impl LightServer {
         let port = listener.local_addr()?.port();
         let config = Arc::new(config(&host_key)?);
         let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let background = Background::start("light-server", || {
-            let listener = TcpListener::from_std(listener)?;
-            Ok(accept_loop(listener, config, Arc::clone(&ledger)))
+        let kept = Arc::clone(&ledger);
+        let background = Background::accept("light-server", listener, move |stream| {
+            lock(&kept).connections += 1;
+            tokio::spawn(serve(stream, Arc::clone(&config), Arc::clone(&kept)));
         })?;
         fs::write(
             dir.path().join("known_hosts"),
@@ -172,21 +173,9 @@ fn config(host_key: &KeyPair) -> Result<Config, Error> {
     })
 }
 
-async fn accept_loop(listener: TcpListener, config: Arc<Config>, ledger: Arc<Mutex<Ledger>>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        lock(&ledger).connections += 1;
-        tokio::spawn(serve(stream, Arc::clone(&config), Arc::clone(&ledger)));
-    }
-}
-
 /// Serves a connection. The test sees its end on the client's side.
 async fn serve(stream: TcpStream, config: Arc<Config>, ledger: Arc<Mutex<Ledger>>) {
     let Ok(host) = stream.local_addr() else { return };
-    let _ = stream.set_nodelay(true);
     let peer = Peer {
         host,
         ledger,
