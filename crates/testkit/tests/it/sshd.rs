@@ -1,6 +1,7 @@
 //! The stock client against the kit's sshd, directly and through the relay.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -170,6 +171,18 @@ fn certificates_are_enough_on_both_sides() {
     );
 }
 
+/// Runs `echo in` with the password that the program `askpass` prints.
+fn log_in_with(server: &Sshd, askpass: &Path, options: &[&str]) -> Output {
+    server
+        .ssh()
+        .env("SSH_ASKPASS", askpass)
+        .env("SSH_ASKPASS_REQUIRE", "force")
+        .args(options)
+        .args([server.alias(), "echo in"])
+        .output()
+        .unwrap()
+}
+
 #[test]
 fn a_password_opens_by_both_methods_and_a_wrong_one_does_not() {
     let server = Sshd::builder()
@@ -178,32 +191,10 @@ fn a_password_opens_by_both_methods_and_a_wrong_one_does_not() {
         .start()
         .unwrap();
     for method in ["password", "keyboard-interactive"] {
-        let output = server
-            .ssh()
-            .env("SSH_ASKPASS", server.askpass().unwrap())
-            .env("SSH_ASKPASS_REQUIRE", "force")
-            .args([
-                "-o",
-                &format!("PreferredAuthentications={method}"),
-                server.alias(),
-                "echo in",
-            ])
-            .output()
-            .unwrap();
-        assert_eq!(stdout(&output), "in\n");
-        let output = server
-            .ssh()
-            .env("SSH_ASKPASS", "/bin/true")
-            .env("SSH_ASKPASS_REQUIRE", "force")
-            .args([
-                "-o",
-                &format!("PreferredAuthentications={method}"),
-                server.alias(),
-                "echo in",
-            ])
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(255));
+        let option = format!("PreferredAuthentications={method}");
+        let log_in = |askpass: &Path| log_in_with(&server, askpass, &["-o", &option]);
+        assert_eq!(stdout(&log_in(&server.askpass().unwrap())), "in\n");
+        assert_eq!(log_in(Path::new("/bin/true")).status.code(), Some(255));
     }
     assert_eq!(server.authentications(), 2);
 }
@@ -215,13 +206,7 @@ fn a_login_can_take_several_steps() {
         .authentication_methods("publickey,keyboard-interactive")
         .start()
         .unwrap();
-    let output = server
-        .ssh()
-        .env("SSH_ASKPASS", server.askpass().unwrap())
-        .env("SSH_ASKPASS_REQUIRE", "force")
-        .args([server.alias(), "echo in"])
-        .output()
-        .unwrap();
+    let output = log_in_with(&server, &server.askpass().unwrap(), &[]);
     assert_eq!(stdout(&output), "in\n");
     assert_eq!(server.log().count("Partial publickey"), 1);
 }
