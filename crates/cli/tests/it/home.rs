@@ -276,6 +276,14 @@ pub(crate) fn sshd() -> SshdBuilder {
     Sshd::builder().config("SetEnv SHLVL=1")
 }
 
+/// The hosts box1 and so on: a server that listens on any loopback address, at one of its own for each.
+pub(crate) fn boxes(server: &Sshd, count: u8) -> impl Iterator<Item = HostEntry> {
+    (1..=count).map(|n| {
+        let address = ([127, 0, 1, n], server.port()).into();
+        server.host_entry(&format!("box{n}")).with_address(address)
+    })
+}
+
 /// An address of this machine that refuses connections, and that nobody else is given while the test runs.
 pub(crate) fn closed_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))

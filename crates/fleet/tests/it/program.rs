@@ -10,10 +10,10 @@ use std::process::{Child, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use trunkline_testkit::{Sshd, SshdBuilder, free_port, write_ssh_config};
+use trunkline_testkit::{Sshd, SshdBuilder, free_port};
 
 use crate::home::{
-    Home, assert_has, assert_prints, assert_says, assert_status, describe, end_of, fail, finish, sshd,
+    Home, assert_has, assert_prints, assert_says, assert_status, boxes, describe, end_of, fail, finish, sshd,
     succeed, text, wait_until, wait_until_or, with_status,
 };
 
@@ -32,12 +32,7 @@ impl Site {
 
     fn with_nodes(nodes: usize, home: Home, server: SshdBuilder) -> Self {
         let server = server.any_loopback_address().start().unwrap();
-        let config = home.path("config");
-        let entries = (1..=6).map(|n| {
-            let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).with_address(addr)
-        });
-        write_ssh_config(&config, entries).unwrap();
+        let config = home.config(boxes(&server, 6));
 
         let port = free_port();
         let (nats, store) = (home.path("nats.conf"), home.path("store"));

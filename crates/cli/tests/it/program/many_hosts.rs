@@ -6,7 +6,7 @@ use std::process::Output;
 use trunkline_testkit::Sshd;
 
 use crate::home::{
-    Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, sshd, text,
+    Home, assert_has, assert_says, assert_status, boxes, closed_address, describe, fail, finish, sshd, text,
     with_status,
 };
 use crate::tty::Terminal;
@@ -22,13 +22,9 @@ impl Fleet {
     fn with_hosts(hosts: u8) -> Self {
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
-        let boxes = (1..=hosts).map(|n| {
-            let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).with_address(addr)
-        });
         let closed = closed_address();
         let down = (1..=2).map(|n| server.host_entry(&format!("down{n}")).with_address(closed));
-        let config = home.config(boxes.chain(down));
+        let config = home.config(boxes(&server, hosts).chain(down));
         Self {
             home,
             config,

@@ -15,8 +15,8 @@ use std::process::{Command, Output, Stdio};
 use trunkline_testkit::{Relay, Sshd};
 
 use crate::home::{
-    Home, assert_says, assert_status, closed_address, describe, fail, finish, finish_with, program, server,
-    sshd, succeed, text, with_status,
+    Home, assert_says, assert_status, boxes, closed_address, describe, fail, finish, finish_with, program,
+    server, sshd, succeed, text, with_status,
 };
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
@@ -31,11 +31,7 @@ impl Fleet {
         // More logins at once than sshd would take by default.
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
-        let entries = (1..=hosts).map(|n| {
-            let addr = ([127, 0, 1, n], server.port()).into();
-            server.host_entry(&format!("box{n}")).with_address(addr)
-        });
-        let config = home.config(entries);
+        let config = home.config(boxes(&server, hosts));
         Self { server, home, config }
     }
 

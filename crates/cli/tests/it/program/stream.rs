@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use trunkline_testkit::{Relay, Sshd};
 
 use crate::home::{
-    Home, assert_says, assert_status, end_of, fail, finish, server, succeed, text, wait_until,
+    Home, assert_says, assert_status, boxes, end_of, fail, finish, server, succeed, text, wait_until,
 };
 use crate::tty::Terminal;
 
@@ -43,15 +43,6 @@ impl Drop for Running {
     }
 }
 
-/// A server that is two hosts.
-fn two(server: &Sshd, home: &Home) -> std::path::PathBuf {
-    let entries = (1..=2).map(|n| {
-        let addr = ([127, 0, 0, n], server.port()).into();
-        server.host_entry(&format!("box{n}")).with_address(addr)
-    });
-    home.config(entries)
-}
-
 fn many() -> Sshd {
     crate::home::sshd().any_loopback_address().start().unwrap()
 }
@@ -64,7 +55,7 @@ fn lines(reader: impl std::io::Read, count: usize) -> Vec<String> {
 #[test]
 fn each_host_has_a_file_of_its_own() {
     let (server, home) = (many(), Home::new());
-    let config = two(&server, &home);
+    let config = home.config(boxes(&server, 2));
     let to = format!("file:{}/{{host}}.log", home.path("").display());
     for _ in 0..2 {
         succeed(stream(&home, &config).args([
@@ -80,7 +71,7 @@ fn each_host_has_a_file_of_its_own() {
         let path = home.path(&format!("box{n}.log"));
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
-            format!("127.0.0.{n}\n").repeat(2)
+            format!("127.0.1.{n}\n").repeat(2)
         );
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -89,7 +80,7 @@ fn each_host_has_a_file_of_its_own() {
 #[test]
 fn standard_output_names_hosts_where_there_are_several() {
     let (server, home) = (many(), Home::new());
-    let config = two(&server, &home);
+    let config = home.config(boxes(&server, 2));
     let output = succeed(stream(&home, &config).args(["--to", "-", "box1", "--", "echo a; echo b >&2"]));
     assert_eq!(text(&output.stdout), "a\n");
     assert_eq!(text(&output.stderr), "box1! b\n");
@@ -292,7 +283,7 @@ fn ctrl_c_leaves_its_line_to_nobody() {
 #[test]
 fn hosts_do_not_share_a_fifo() {
     let (server, home) = (many(), Home::new());
-    let config = two(&server, &home);
+    let config = home.config(boxes(&server, 2));
     let output = finish(stream(&home, &config).args(["--to", "fifo:one", "box1", "box2", "--", "true"]));
     assert!(text(&output.stderr).contains("{host}"), "{output:?}");
     assert_status(&output, 255);

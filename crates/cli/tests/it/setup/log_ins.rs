@@ -95,8 +95,7 @@ fn day(stanza: &Stanza) -> Vec<(&'static str, Command)> {
 #[test]
 fn a_day_s_mix_logs_in_once_whoever_comes_first() {
     for first in 0..3 {
-        let server = server();
-        let stanza = Stanza::after_hosts([server.host_entry("web")]);
+        let (server, stanza) = Stanza::of_web();
         let repository = stanza.home.path("repository");
         let made = Command::new("git")
             .args(["init", "--quiet", "--bare"])
@@ -178,8 +177,8 @@ impl Bench {
     }
 
     /// Logs in by the password, which a program answers with.
-    fn by_password(&self, options: &[&str]) {
-        let mut ssh = self.ssh(options);
+    fn by_password(&self) {
+        let mut ssh = self.ssh(&[]);
         ssh.env("SSH_ASKPASS", self.server.askpass().unwrap())
             .env("SSH_ASKPASS_REQUIRE", "force");
         succeed(&mut ssh);
@@ -198,7 +197,7 @@ fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_ha
         sshd().password("secret").start().unwrap(),
         &["PreferredAuthentications password"],
     );
-    bench.by_password(&[]);
+    bench.by_password();
     bench.succeeds(&["-o", "BatchMode=yes"], 1);
     // A key comes first there, and may be worth less.
     bench.succeeds(&["-o", "PreferredAuthentications=publickey,password"], 2);
@@ -221,7 +220,7 @@ fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_ha
             .arg(&bench.config)
             .arg("box"),
     );
-    bench.by_password(&[]);
+    bench.by_password();
     let output = succeed(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
     assert_eq!(bench.server.authentications(), 4);
     assert_says(&output, "logged in to with password, which is not allowed here");

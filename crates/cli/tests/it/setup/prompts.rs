@@ -111,18 +111,17 @@ impl Askpass {
     }
 }
 
+/// The question before a connection to `web` is used.
+const USE_OF_WEB: &str = "confirm: Allow shared connection to web? \n";
+
 #[test]
 fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     stanza.home.settings("confirm_hosts = [\"w*\"]\n");
     let askpass = Askpass::new(&stanza);
     askpass.will_say("yes\n");
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     assert_eq!(server.authentications(), 1);
     // An alive check does not count as a use; opening a forwarding does.
     assert_status(&askpass.run(&mut stanza.ssh(), &["-O", "check", "web"]), 0);
@@ -153,10 +152,7 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
     let refused = with_status(255, ours(&["web", "echo run"]));
     assert_says(&refused, "was not allowed");
     assert!(refused.stdout.is_empty());
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     askpass.will_say("\n");
     assert_eq!(text(&ours(&["web", "echo run"]).stdout), "run\n");
 }
@@ -177,10 +173,7 @@ fn control_master_ask_confirms_each_use_of_a_connection_but_not_its_making() {
     assert_eq!(askpass.take_questions(), "");
     askpass.will_say("yes\n");
     assert_status(&ours(), 0);
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     assert_eq!(server.authentications(), 1);
 }
 
@@ -316,8 +309,7 @@ fn whoever_wants_to_use_a_lent_connection_does_not_choose_who_is_asked() {
 
 #[test]
 fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     let askpass = Askpass::new(&stanza);
     let settings = format!(
         "confirm_hosts = [\"w*\"]\nconfirm_askpass = {:?}\n",
@@ -340,16 +332,10 @@ fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
     assert_eq!(askpass.take_questions(), "");
     askpass.will_say("no\n");
     assert_status(&ours(), 255);
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     // Stock ssh is asked there, too, and connects by itself then.
     succeed(asks_yes(stanza.ssh()).args(["web", "true"]));
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     assert_eq!(server.authentications(), 2);
     askpass.will_say("yes\n");
     assert_status(&ours(), 0);
@@ -357,8 +343,7 @@ fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
 
 #[test]
 fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     let askpass = Askpass::new(&stanza);
     let confirming = ["-F", stanza.config().to_str().unwrap(), "-oControlMaster=autoask"].map(str::to_owned);
     let mut ours = stanza.home.trunkline();
@@ -367,10 +352,7 @@ fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
     assert_eq!(askpass.take_questions(), "");
     askpass.will_say("yes\n");
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
-    assert_eq!(
-        askpass.take_questions(),
-        "confirm: Allow shared connection to web? \n"
-    );
+    assert_eq!(askpass.take_questions(), USE_OF_WEB);
     assert_eq!(server.authentications(), 1);
 }
 

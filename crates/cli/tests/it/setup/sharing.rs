@@ -27,8 +27,7 @@ fn elsewhere(stanza: &Stanza, command: &Command, namespace: &str) -> Command {
 
 #[test]
 fn stock_ssh_in_another_namespace_connects_by_itself() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     stanza.succeed(&["web", "true"]);
     // As its configuration says, and with the socket in its hand.
     let socket = socket(&stanza);
@@ -87,8 +86,7 @@ fn stock_ssh_with_another_environment_connects_by_itself_where_a_proxy_goes_by_i
 
 #[test]
 fn what_stock_ssh_shows_on_a_terminal_is_recorded() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (_server, stanza) = Stanza::of_web();
     stanza.home.settings("record_hosts = [\"web\"]\n");
     assert_status(&stanza.run(&["-tt", "web", "echo sho''wn; exit 2"]), 2);
     let directory = stanza.home.trunkline_dir().join("state/recordings");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{HostEntry, KeyType};
+use trunkline_testkit::{HostEntry, KeyType, Sshd};
 
 use crate::home::{
     Home, assert_has, assert_says, assert_status, describe, finish, program, server, sshd, succeed, text,
@@ -18,6 +18,13 @@ pub(crate) struct Stanza {
 }
 
 impl Stanza {
+    /// A server, and a stanza behind its host `web`.
+    pub(crate) fn of_web() -> (Sshd, Self) {
+        let server = server();
+        let stanza = Self::after_hosts([server.host_entry("web")]);
+        (server, stanza)
+    }
+
     /// Behind these blocks.
     pub(crate) fn after_hosts(hosts: impl IntoIterator<Item = HostEntry>) -> Self {
         let hosts: String = hosts.into_iter().map(|host| host.to_string()).collect();
@@ -95,8 +102,7 @@ fn ssh_command(stanza: &Stanza) -> String {
 
 #[test]
 fn everything_that_runs_ssh_shares_one_connection() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     assert_eq!(stanza.succeed(&["web", "echo one"]), "one\n");
     assert_status(&stanza.run(&["web", "exit 3"]), 3);
     let (here, there) = (stanza.home.path("here"), stanza.home.path("there"));
@@ -205,8 +211,7 @@ fn nothing_is_shared_by_those_who_differ_in_who_they_are() {
 
 #[test]
 fn a_connection_that_is_there_serves_those_who_would_log_in_otherwise() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     stanza.succeed(&["web", "true"]);
     // As Ansible does.
     stanza.succeed(&[
@@ -236,8 +241,7 @@ fn a_jump_host_is_warm_for_those_behind_it() {
 
 #[test]
 fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     let resolved = text(&stanza.run(&["-G", "web"]).stdout);
     let socket = stanza
         .home

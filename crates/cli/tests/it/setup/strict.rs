@@ -27,8 +27,7 @@ fn assert_refused(output: &Output, why: &str) {
 
 #[test]
 fn stock_ssh_shares_or_fails() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     for _ in 0..2 {
         succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     }
@@ -49,8 +48,7 @@ fn stock_ssh_shares_or_fails() {
 
 #[test]
 fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_for_one() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     // Strictly, too: on a busy machine it would connect by itself.
     succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     let daemon = stanza.home.daemon().unwrap();
@@ -149,8 +147,7 @@ fn a_host_for_the_systems_ssh_is_shared_through_its_master() {
 
 #[test]
 fn stock_ssh_that_the_daemon_lets_down_fails_with_the_reason() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     stanza
         .home
         .settings("confirm_hosts = [\"w*\"]\nstrict_hosts = [\"w*\"]\n");

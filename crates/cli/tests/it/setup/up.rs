@@ -9,8 +9,7 @@ use crate::home::{Home, assert_says, assert_status, describe, fail, finish, serv
 
 #[test]
 fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     stanza.succeed(&["web", "true"]);
     let daemon = stanza.home.stop_answering();
     let own_way = |options: &[&str]| {
@@ -34,16 +33,14 @@ fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
 
 #[test]
 fn ssh_goes_its_own_way_when_there_is_no_place_for_a_daemon() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (_server, stanza) = Stanza::of_web();
     fs::write(stanza.home.trunkline_dir(), "not a directory").unwrap();
     stanza.succeed(&["web", "true"]);
 }
 
 #[test]
 fn a_foreign_file_where_the_socket_should_be_is_left_alone() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     let directory = stanza.home.trunkline_dir().join("mux");
     fs::create_dir_all(&directory).unwrap();
     let file = directory.join(format!("{}@web:{}", server.user(), server.port()));
@@ -64,8 +61,7 @@ fn a_name_that_makes_no_path_is_left_to_ssh() {
 
 #[test]
 fn trunkline_off_means_off() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (_server, stanza) = Stanza::of_web();
     succeed(stanza.ssh().args(["web", "true"]).env("TRUNKLINE_OFF", "1"));
     assert!(stanza.home.daemon().is_none());
 }
@@ -92,8 +88,7 @@ fn nobody_but_ssh_is_served() {
 
 #[test]
 fn a_shell_that_does_not_replace_itself_is_looked_through() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (_server, stanza) = Stanza::of_web();
     let config = fs::read_to_string(stanza.config()).unwrap();
     // dash forks for a command that it is not told to become.
     fs::write(stanza.config(), config.replace("\"exec ", "\"")).unwrap();
@@ -103,8 +98,7 @@ fn a_shell_that_does_not_replace_itself_is_looked_through() {
 
 #[test]
 fn a_configuration_is_read_without_asking_itself() {
-    let server = server();
-    let stanza = Stanza::after_hosts([server.host_entry("web")]);
+    let (server, stanza) = Stanza::of_web();
     let mut explain = stanza.home.trunkline();
     explain.args(["explain", "-F"]).arg(stanza.config()).arg("web");
     succeed(&mut explain);

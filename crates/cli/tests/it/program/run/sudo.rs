@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use trunkline_testkit::Sshd;
 
 use super::{Fleet, outputs};
-use crate::home::{Home, describe, finish_with, program, text, with_status};
+use crate::home::{Home, boxes, describe, finish_with, program, text, with_status};
 use crate::tty::Terminal;
 
 const SUDO: &str = r#"#!/bin/bash
@@ -46,11 +46,7 @@ fn fleet(hosts: u8) -> (Fleet, PathBuf) {
     let builder = Sshd::builder().any_loopback_address();
     let builder = builder.config(&format!("SetEnv SHLVL=1 PATH={path}"));
     let server = builder.start().unwrap();
-    let entries = (1..=hosts).map(|n| {
-        let addr = ([127, 0, 1, n], server.port()).into();
-        server.host_entry(&format!("box{n}")).with_address(addr)
-    });
-    let config = home.config(entries);
+    let config = home.config(boxes(&server, hosts));
     (Fleet { server, home, config }, directory)
 }
 
