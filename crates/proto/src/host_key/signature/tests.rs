@@ -4,6 +4,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// A real signature and the inputs to verify it.
@@ -26,22 +27,24 @@ fn samples() -> &'static [Sample] {
     static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
     SAMPLES.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("message"), "signed by OpenSSH").unwrap();
         let mut samples = Vec::new();
         for (i, of_type) in ssh_keygen::TYPES.into_iter().enumerate() {
             let name = i.to_string();
             ssh_keygen::key(dir.path(), &name, of_type);
-            ssh_keygen::run(
-                dir.path(),
-                &["-q", "-Y", "sign", "-n", "test", "-f", &name, "message"],
-            );
-            let armored = std::fs::read_to_string(dir.path().join("message.sig")).unwrap();
-            std::fs::remove_file(dir.path().join("message.sig")).unwrap();
-            samples.push(sshsig(&armored));
+            samples.push(sign(dir.path(), &name));
         }
         samples.extend([security_key_ed25519(), security_key_ecdsa()]);
         samples
     })
+}
+
+/// Signs a message with the key of this name.
+fn sign(dir: &Path, key: &str) -> Sample {
+    std::fs::write(dir.join("message"), "signed by OpenSSH").unwrap();
+    ssh_keygen::run(dir, &["-q", "-Y", "sign", "-n", "test", "-f", key, "message"]);
+    let armored = std::fs::read_to_string(dir.join("message.sig")).unwrap();
+    std::fs::remove_file(dir.join("message.sig")).unwrap();
+    sshsig(&armored)
 }
 
 /// Parses OpenSSH's PROTOCOL.sshsig.
@@ -260,12 +263,7 @@ fn a_certified_key_signs_under_the_certificates_algorithm() {
     let dir = tempfile::tempdir().unwrap();
     ssh_keygen::key(dir.path(), "ca", ssh_keygen::TYPES[0]);
     ssh_keygen::key(dir.path(), "host", ssh_keygen::TYPES[4]);
-    std::fs::write(dir.path().join("message"), "signed by OpenSSH").unwrap();
-    ssh_keygen::run(
-        dir.path(),
-        &["-q", "-Y", "sign", "-n", "test", "-f", "host", "message"],
-    );
-    let plain = sshsig(&std::fs::read_to_string(dir.path().join("message.sig")).unwrap());
+    let plain = sign(dir.path(), "host");
     ssh_keygen::run(
         dir.path(),
         &[
