@@ -142,24 +142,14 @@ pub(super) fn split(path: &Bytes) -> (Bytes, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::item::There;
 
     fn item(kind: Kind) -> Item {
         Item {
-            source: Bytes::from_static(b"s"),
-            target: Bytes::from_static(b"t"),
-            below: 1,
-            kind,
             size: 5,
             mode: Some(0o4644),
             times: Some((1, 100)),
             owner: Some(Owner { uid: 1, gid: 2 }),
-            inode: None,
-            named: false,
-            stream: None,
-            there: There::default(),
-            changes: Changes::default(),
-            is_right: false,
+            ..Item::new(Bytes::from_static(b"s"), Bytes::from_static(b"t"), kind)
         }
     }
 

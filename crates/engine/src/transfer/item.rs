@@ -39,6 +39,26 @@ pub(super) struct Item {
 }
 
 impl Item {
+    /// Returns a source, empty and without attributes, for this path below the target's root.
+    pub(super) fn new(source: Bytes, target: Bytes, kind: Kind) -> Self {
+        Self {
+            source,
+            below: target.len(),
+            target,
+            kind,
+            size: 0,
+            mode: None,
+            times: None,
+            owner: None,
+            inode: None,
+            named: false,
+            stream: None,
+            there: There::default(),
+            changes: Changes::default(),
+            is_right: false,
+        }
+    }
+
     pub(super) fn is_large(&self) -> bool {
         self.size > LARGE || self.stream.is_some() || self.there.special.is_some() || self.there.in_place
     }

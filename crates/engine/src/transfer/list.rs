@@ -16,7 +16,7 @@ use trunkline_sftp::transfer::LeftOut;
 
 use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
-use super::item::{Item, Kind, There};
+use super::item::{Item, Kind};
 use super::job::Job;
 use super::owners::Owners;
 use super::path::{Expanded, directory_and_name, is_pattern, join, os, shown};
@@ -150,20 +150,9 @@ fn give((owners, runtime): &(Arc<Owners>, Handle), item: &mut Item) -> Result<()
 
 fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
     Item {
-        source,
-        below: target.len(),
-        target,
-        kind: Kind::File,
-        size: 0,
-        mode: None,
-        times: None,
-        owner: None,
-        inode: None,
         named: true,
         stream: Some(stream),
-        there: There::default(),
-        changes: Changes::default(),
-        is_right: false,
+        ..Item::new(source, target, Kind::File)
     }
 }
 
@@ -243,10 +232,6 @@ fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata
     // Version 3 has 32 bits for a time.
     let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
     Item {
-        source,
-        below: target.len(),
-        target,
-        kind,
         size: if kind == Kind::File { found.len() } else { 0 },
         mode: Some(job.mode(found.mode() & 0o7777, kind)),
         times: Some((seconds(found.atime()), seconds(found.mtime()))),
@@ -255,11 +240,7 @@ fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata
             gid: found.gid(),
         }),
         inode: (kind == Kind::File && found.nlink() > 1).then(|| (found.dev(), found.ino())),
-        named: false,
-        stream: None,
-        there: There::default(),
-        changes: Changes::default(),
-        is_right: false,
+        ..Item::new(source, target, kind)
     }
 }
 
@@ -627,10 +608,6 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
         Some(_) => Kind::Other,
     };
     Item {
-        source,
-        below: target.len(),
-        target,
-        kind,
         size: if kind == Kind::File {
             found.size.unwrap_or(0)
         } else {
@@ -639,12 +616,7 @@ fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) 
         mode: found.permissions.map(|mode| job.mode(mode.bits(), kind)),
         times: found.times.map(|times| (times.accessed, times.modified)),
         owner: found.owner,
-        inode: None,
-        named: false,
-        stream: None,
-        there: There::default(),
-        changes: Changes::default(),
-        is_right: false,
+        ..Item::new(source, target, kind)
     }
 }
 
