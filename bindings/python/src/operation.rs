@@ -72,6 +72,18 @@ impl Operation {
     }
 }
 
+impl<V: Clone> OfProcess<(Arc<Process>, V)> {
+    /// An operation on a clone of the value.
+    pub(crate) fn operation<T, F>(&self, work: impl FnOnce(Arc<Process>, V) -> F) -> PyResult<Operation>
+    where
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let (process, value) = self.get()?;
+        Ok(Operation::new(process, work(process.clone(), value.clone())))
+    }
+}
+
 #[pymethods]
 impl Operation {
     /// Waits for the outcome, in this thread, without the GIL. An exception of a signal handler (Ctrl-C) gives the work

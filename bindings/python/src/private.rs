@@ -682,9 +682,7 @@ impl Listener {
 
     /// The next client and where it comes from, as `address:port`; `None` when the listening has ended.
     fn next(&self) -> PyResult<Operation> {
-        let (process, listening) = self.inner.get()?;
-        let (process_of_session, listening) = (process.clone(), listening.clone());
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|process, listening| async move {
             let mut listener = listening.listener.lock().await;
             let Some(open) = listener.as_mut() else {
                 return Ok(None);
@@ -698,20 +696,18 @@ impl Listener {
             };
             let originator = incoming.originator().to_owned();
             let tunnel = incoming.accept().await?;
-            Ok(Some((Session::tunnel(process_of_session, tunnel), originator)))
-        }))
+            Ok(Some((Session::tunnel(process, tunnel), originator)))
+        })
     }
 
     /// Ends the listening.
     fn close(&self) -> PyResult<Operation> {
-        let (process, listening) = self.inner.get()?;
-        let listening = listening.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, listening| async move {
             listening.closing.notify_one();
             if let Some(listener) = listening.listener.lock().await.take() {
                 listener.close().await;
             }
             Ok(())
-        }))
+        })
     }
 }

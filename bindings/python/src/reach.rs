@@ -126,9 +126,8 @@ impl Host {
     /// Connects, if nothing is connected yet.
     #[pyo3(signature = (limit=None))]
     fn connect(&self, limit: Option<f64>) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let (reach, limit) = (reach.clone(), duration(limit)?);
-        Ok(Operation::new(process, async move {
+        let limit = duration(limit)?;
+        self.inner.operation(|_, reach| async move {
             let Some(limit) = limit else {
                 return Ok(reach.way().await?.connect().await?);
             };
@@ -142,16 +141,15 @@ impl Host {
             tokio::time::timeout(limit, connect)
                 .await
                 .unwrap_or_else(timed_out)
-        }))
+        })
     }
 
     /// Runs a session to its end: status, signal, output, error output.
     #[pyo3(signature = (wanted, input, limit=None))]
     fn run(&self, wanted: SessionSpec, input: Option<Vec<u8>>, limit: Option<f64>) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let (reach, limit) = (reach.clone(), duration(limit)?);
+        let limit = duration(limit)?;
         let (options, input) = (SessionOptions::from(wanted), input.map(Into::into));
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, reach| async move {
             let ran = reach.way().await?.run(&options, input, limit).await;
             let (stdout, stderr) = (Data::from(ran.stdout), Data::from(ran.stderr));
             match ran.outcome {
@@ -161,26 +159,22 @@ impl Host {
                 }
                 Err(failure) => Err(Failure::from(failure).with_output(stdout.into_vec(), stderr.into_vec())),
             }
-        }))
+        })
     }
 
     /// Starts a session.
     fn start(&self, wanted: SessionSpec) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let (reach, process_of_session) = (reach.clone(), process.clone());
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|process, reach| async move {
             let session = reach.way().await?.session(&wanted.into(), ALL_OF_PYTHON).await?;
-            Ok(Session::new(process_of_session, session))
-        }))
+            Ok(Session::new(process, session))
+        })
     }
 
     /// Opens an SFTP session.
     fn sftp(&self) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let (reach, process_of_session) = (reach.clone(), process.clone());
-        Ok(Operation::new(process, async move {
-            Ok(Sftp::new(process_of_session, reach.way().await?.sftp().await?))
-        }))
+        self.inner.operation(|process, reach| async move {
+            Ok(Sftp::new(process, reach.way().await?.sftp().await?))
+        })
     }
 
     /// Copies to or from the host, over as many sessions as are worth having; see [`crate::sftp::copied`].
@@ -191,9 +185,7 @@ impl Host {
         upload: bool,
         options: Copying,
     ) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let reach = reach.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, reach| async move {
             let way = reach.way().await?;
             if let Some(host) = way.host() {
                 let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
@@ -202,15 +194,13 @@ impl Host {
             let sftp = way.sftp().await?;
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
             crate::sftp::copy_files(sources, target, upload, options, there, None).await
-        }))
+        })
     }
 
     /// Starts a forwarding. The daemon's last as long as its client; they are made by an engine of this process.
     #[pyo3(signature = (remote, listen, target=None))]
     fn forward(&self, remote: bool, listen: Address, target: Option<Address>) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let (reach, process_of_forward) = (reach.clone(), process.clone());
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|process, reach| async move {
             let unshared;
             let shared = reach.way().await?;
             let way = match shared.host() {
@@ -221,38 +211,31 @@ impl Host {
                 }
             };
             let forwarding = crate::forward::start(way, remote, listen, target).await?;
-            Ok(Forward::new(process_of_forward, forwarding))
-        }))
+            Ok(Forward::new(process, forwarding))
+        })
     }
 
     /// User, host name and port, as ssh_config resolves them.
     fn resolve(&self) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let reach = reach.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, reach| async move {
             let config = reach.engine().await?.resolve(&reach.destination.request).await?;
             Ok((config.user.clone(), config.hostname.clone(), config.port))
-        }))
+        })
     }
 
     /// Closes the connections to its account once what runs on them has ended, and tells how many they are. What is
     /// started from now on connects anew.
     fn disconnect(&self) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let reach = reach.clone();
-        Ok(Operation::new(process, async move {
-            Ok(reach.way().await?.disconnect().await?)
-        }))
+        self.inner
+            .operation(|_, reach| async move { Ok(reach.way().await?.disconnect().await?) })
     }
 
     /// Its connections, as names and values of each.
     fn lanes(&self) -> PyResult<Operation> {
-        let (process, reach) = self.inner.get()?;
-        let reach = reach.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, reach| async move {
             let connections = reach.way().await?.connections().await?;
             Ok(connections.into_iter().map(lane).collect::<Vec<_>>())
-        }))
+        })
     }
 }
 

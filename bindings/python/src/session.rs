@@ -204,11 +204,8 @@ impl Session {
 impl Session {
     /// Waits until the server has confirmed the start.
     fn started(&self) -> PyResult<Operation> {
-        let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
-        Ok(Operation::new(process, async move {
-            Ok(shared.end.lock().await.wait_for_start().await?)
-        }))
+        self.inner
+            .operation(|_, shared| async move { Ok(shared.end.lock().await.wait_for_start().await?) })
     }
 
     /// Returns the received data of standard output (1) or standard error (2); empty at the end, which fails if the
@@ -244,9 +241,8 @@ impl Session {
     /// [`Self::read`].
     #[pyo3(signature = (limit=None))]
     fn read_either(&self, limit: Option<f64>) -> PyResult<Operation> {
-        let (process, shared) = self.inner.get()?;
-        let (shared, limit) = (shared.clone(), duration(limit)?);
-        Ok(Operation::new(process, async move {
+        let limit = duration(limit)?;
+        self.inner.operation(|_, shared| async move {
             let read = async {
                 let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
                 let (stream, data) = either(&mut stdout, &mut stderr).await;
@@ -260,7 +256,7 @@ impl Session {
                 Some(limit) => tokio::time::timeout(limit, read).await.ok().transpose(),
                 None => read.await.map(Some),
             }
-        }))
+        })
     }
 
     /// Hands `data` to standard input, as soon as there is room. `through`: returns once all of it is on its way to the
@@ -300,15 +296,13 @@ impl Session {
 
     /// Returns the number of bytes that [`Self::write_some`] would take at once; 0 while somebody else writes.
     fn window(&self) -> PyResult<Operation> {
-        let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, shared| async move {
             let window = match shared.stdin.try_lock() {
                 Ok(stdin) => stdin.window(false).await,
                 Err(_) => Ok(0),
             };
             window.map_err(|_| Failure::closed_locally("command's standard input"))
-        }))
+        })
     }
 
     /// Ends standard input behind what was written.
@@ -324,26 +318,22 @@ impl Session {
     /// Waits for the end: status and signal. `None` when `limit` seconds are over before.
     #[pyo3(signature = (limit=None))]
     fn wait(&self, limit: Option<f64>) -> PyResult<Operation> {
-        let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
         let limit = duration(limit)?;
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, shared| async move {
             let wait = wait_for_end(&shared.end);
             match limit {
                 Some(limit) => tokio::time::timeout(limit, wait).await.ok().transpose(),
                 None => wait.await.map(Some),
             }
-        }))
+        })
     }
 
     /// Waits until it is known how the command ended, which may be before the session's end: its exit status, or -1 if it
     /// has none. `None` when `limit` seconds are over before.
     #[pyo3(signature = (limit=None))]
     fn exited(&self, limit: Option<f64>) -> PyResult<Operation> {
-        let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
         let limit = duration(limit)?;
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, shared| async move {
             let exited = async {
                 let status = shared.end.lock().await.wait_for_exit().await?;
                 Ok::<_, Failure>(match status {
@@ -355,7 +345,7 @@ impl Session {
                 Some(limit) => tokio::time::timeout(limit, exited).await.ok().transpose(),
                 None => exited.await.map(Some),
             }
-        }))
+        })
     }
 
     /// Gives it `input` and the end of it, gathers all its output, to be read afterwards, and waits for its end: status and

@@ -60,18 +60,16 @@ impl Sftp {
 
     /// Opens a file. `flags` are SSH_FXF_…; `mode` the permissions of a file that is made.
     fn open(&self, path: Vec<u8>, flags: u32, mode: Option<u32>) -> PyResult<Operation> {
-        let (process, sftp) = self.inner.get()?;
-        let (process_of_file, sftp) = (process.clone(), sftp.clone());
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|process, sftp| async move {
             let attributes = FileAttributes {
                 permissions: mode.map(Permissions),
                 ..FileAttributes::default()
             };
             let file = sftp.open(path, OpenFlags(flags), attributes).await?;
             Ok(RemoteFile {
-                inner: OfProcess::new((process_of_file, Arc::new(Mutex::new(Some(file))))),
+                inner: OfProcess::new((process, Arc::new(Mutex::new(Some(file))))),
             })
-        }))
+        })
     }
 
     /// All of a file.
@@ -183,12 +181,10 @@ impl Sftp {
         upload: bool,
         options: Copying,
     ) -> PyResult<Operation> {
-        let (process, sftp) = self.inner.get()?;
-        let sftp = sftp.clone();
-        Ok(Operation::new(process, async move {
+        self.inner.operation(|_, sftp| async move {
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
             copy_files(sources, target, upload, options, there, None).await
-        }))
+        })
     }
 }
 
