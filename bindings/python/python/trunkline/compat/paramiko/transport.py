@@ -916,61 +916,33 @@ _PARAMIKOS = {
 }
 
 
-class SecurityOptions:
-    """The algorithms that a transport may use, in order; those that are left out are not used."""
+def _algorithms(kind: str) -> property:
+    """The property of ``SecurityOptions`` for the algorithms of one kind."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def names(options: SecurityOptions) -> tuple[str, ...]:
+        return tuple(getattr(options._transport, _PREFERRED[kind]))
 
-    def _of(self, kind: str) -> tuple[str, ...]:
-        return tuple(getattr(self._transport, _PREFERRED[kind]))
-
-    def _choose(self, kind: str, names: Iterable[str]) -> None:
+    def choose(options: SecurityOptions, names: Iterable[str]) -> None:
         names = tuple(names)
         for name in names:
             if name not in _ALGORITHMS[kind] and name not in _PARAMIKOS[kind]:
                 raise ValueError("unknown cipher")
-        setattr(self._transport, _PREFERRED[kind], names)
+        setattr(options._transport, _PREFERRED[kind], names)
 
-    @property
-    def ciphers(self) -> tuple[str, ...]:
-        return self._of("ciphers")
+    return property(names, choose)
 
-    @ciphers.setter
-    def ciphers(self, names: Iterable[str]) -> None:
-        self._choose("ciphers", names)
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return self._of("digests")
+class SecurityOptions:
+    """The algorithms that a transport may use, in order; those that are left out are not used."""
 
-    @digests.setter
-    def digests(self, names: Iterable[str]) -> None:
-        self._choose("digests", names)
+    ciphers = _algorithms("ciphers")
+    digests = _algorithms("digests")
+    key_types = _algorithms("key_types")
+    kex = _algorithms("kex")
+    compression = _algorithms("compression")
 
-    @property
-    def key_types(self) -> tuple[str, ...]:
-        return self._of("key_types")
-
-    @key_types.setter
-    def key_types(self, names: Iterable[str]) -> None:
-        self._choose("key_types", names)
-
-    @property
-    def kex(self) -> tuple[str, ...]:
-        return self._of("kex")
-
-    @kex.setter
-    def kex(self, names: Iterable[str]) -> None:
-        self._choose("kex", names)
-
-    @property
-    def compression(self) -> tuple[str, ...]:
-        return self._of("compression")
-
-    @compression.setter
-    def compression(self, names: Iterable[str]) -> None:
-        self._choose("compression", names)
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     def __repr__(self) -> str:
         return f"<paramiko.SecurityOptions for {self._transport!r}>"
