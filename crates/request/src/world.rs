@@ -63,6 +63,19 @@ impl Limits {
 }
 
 impl World {
+    /// Returns the environment of a process without limits, whose namespaces are not known.
+    #[must_use]
+    pub fn new(cwd: impl Into<PathBuf>, umask: u32, env: BTreeMap<OsString, OsString>) -> Self {
+        Self {
+            cwd: cwd.into(),
+            umask,
+            env,
+            vantage: Vantage::default(),
+            limits: Limits::default(),
+            terminal: CallersTerminal::default(),
+        }
+    }
+
     /// Returns the environment of this process.
     ///
     /// # Errors
@@ -77,12 +90,9 @@ impl World {
     #[must_use]
     pub fn from_parts(cwd: PathBuf, env: BTreeMap<OsString, OsString>) -> Self {
         Self {
-            cwd,
-            umask: current_umask(),
-            env,
             vantage: Vantage::current(),
             limits: Limits::current(),
-            terminal: CallersTerminal::default(),
+            ..Self::new(cwd, current_umask(), env)
         }
     }
 
@@ -97,13 +107,11 @@ impl World {
             let [name, value] = [&variable[..equals], &variable[equals + 1..]].map(OsStr::from_bytes);
             Some((name.to_owned(), value.to_owned()))
         });
+        let cwd = std::fs::read_link(process.join("cwd")).ok()?;
+        let umask = umask_in(&process.join("status"))?;
         Some(Self {
-            cwd: std::fs::read_link(process.join("cwd")).ok()?,
-            umask: umask_in(&process.join("status"))?,
-            env: variables.collect(),
             vantage: Vantage::of_process(pid)?,
-            limits: Limits::default(),
-            terminal: CallersTerminal::default(),
+            ..Self::new(cwd, umask, variables.collect())
         })
     }
 
@@ -182,17 +190,7 @@ mod tests {
     #[test]
     fn a_world_shows_no_values() {
         let env = BTreeMap::from([("TOKEN".into(), "hunter2".into())]);
-        let shown = format!(
-            "{:?}",
-            World {
-                cwd: "/".into(),
-                umask: 0o22,
-                env,
-                vantage: Vantage::default(),
-                limits: Limits::default(),
-                terminal: CallersTerminal::default(),
-            }
-        );
+        let shown = format!("{:?}", World::new("/", 0o22, env));
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");
     }
 }

@@ -82,14 +82,7 @@ mod tests {
         )
         .unwrap();
         std::fs::write(&more, "Host web3 web-old\n").unwrap();
-        let world = World {
-            cwd: "/".into(),
-            umask: 0,
-            env: std::collections::BTreeMap::new(),
-            vantage: crate::ssh_config::Vantage::default(),
-            limits: crate::ssh_config::Limits::default(),
-            terminal: Default::default(),
-        };
+        let world = World::new("/", 0, std::collections::BTreeMap::new());
         let names = |pattern| matching_aliases(pattern, &world, Some(config.as_os_str())).unwrap();
         assert_eq!(names("web*"), ["web1", "web2", "web3", "web-old"]);
         assert_eq!(names("web?, db"), ["web1", "web2", "web3", "db"]);

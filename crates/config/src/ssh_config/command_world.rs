@@ -135,14 +135,7 @@ mod tests {
 
     fn world(env: &[(&str, &str)]) -> World {
         let env = env.iter().map(|(name, value)| (name.into(), value.into()));
-        World {
-            cwd: "/work".into(),
-            umask: 0o22,
-            env: env.collect(),
-            vantage: super::super::Vantage::default(),
-            limits: crate::ssh_config::Limits::default(),
-            terminal: Default::default(),
-        }
+        World::new("/work", 0o22, env.collect())
     }
 
     fn command_world(world: &World) -> CommandWorld {

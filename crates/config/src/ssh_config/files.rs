@@ -529,14 +529,7 @@ mod tests {
             };
             let env = [("WHERE".into(), directory.path().into())].into();
             Self {
-                world: World {
-                    cwd: directory.path().into(),
-                    umask: 0,
-                    env,
-                    vantage: super::super::Vantage::default(),
-                    limits: crate::ssh_config::Limits::default(),
-                    terminal: Default::default(),
-                },
+                world: World::new(directory.path(), 0, env),
                 directory,
                 account,
             }

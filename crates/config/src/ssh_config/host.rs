@@ -12,7 +12,7 @@ use super::directives::{Beside, HostConfig, Row};
 use super::dump::{Directive, Fields};
 use super::readers::{DefaultAlgorithms, Surroundings};
 use super::tokens::{Tokens, VersionTokens};
-use super::{CommandWorld, ConfigError, Vantage, World};
+use super::{CommandWorld, ConfigError, World};
 
 impl HostConfig {
     /// Returns `user@host`, with the host as the user named it.
@@ -45,14 +45,7 @@ impl HostConfig {
     /// [`ConfigError::Explicit`] for an empty name or user, and for port 0.
     pub fn explicit(hostname: &str, port: u16, user: &str) -> Result<Self, ConfigError> {
         let directives = explicit_directives();
-        let world = World {
-            cwd: "/".into(),
-            umask: 0o077,
-            env: BTreeMap::new(),
-            vantage: Vantage::default(),
-            limits: crate::ssh_config::Limits::default(),
-            terminal: Default::default(),
-        };
+        let world = World::new("/", 0o077, BTreeMap::new());
         let around = Surroundings {
             world: &world,
             account: &Account {

@@ -176,14 +176,7 @@ mod tests {
     use super::*;
 
     fn with_tokens<T>(test: impl FnOnce(&Tokens<'_>) -> T) -> T {
-        let world = World {
-            cwd: "/elsewhere".into(),
-            umask: 0,
-            env: [("V".into(), "%h".into())].into(),
-            vantage: crate::ssh_config::Vantage::default(),
-            limits: crate::ssh_config::Limits::default(),
-            terminal: Default::default(),
-        };
+        let world = World::new("/elsewhere", 0, [("V".into(), "%h".into())].into());
         let account = Account {
             uid: 7,
             name: "me".into(),

@@ -24,14 +24,7 @@ impl Place {
             ("HOME".into(), directory.path().join("home").into()),
         ];
         let place = Self {
-            world: World {
-                cwd: directory.path().into(),
-                umask: 0o22,
-                env: env.into(),
-                vantage: crate::ssh_config::Vantage::default(),
-                limits: crate::ssh_config::Limits::default(),
-                terminal: Default::default(),
-            },
+            world: World::new(directory.path(), 0o22, env.into()),
             directory,
         };
         for (name, text) in files {

@@ -52,14 +52,7 @@ fn world() -> World {
         .into_iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    World {
-        cwd: "/cwd".into(),
-        umask: 0o22,
-        env,
-        vantage: Vantage::default(),
-        limits: crate::ssh_config::Limits::default(),
-        terminal: Default::default(),
-    }
+    World::new("/cwd", 0o22, env)
 }
 
 pub(crate) fn config_of(printed: &str) -> HostConfig {

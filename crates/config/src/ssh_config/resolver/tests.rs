@@ -23,14 +23,7 @@ impl Place {
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
         let place = Self {
-            world: World {
-                cwd: directory.path().into(),
-                umask: 0o22,
-                env,
-                vantage: crate::ssh_config::Vantage::default(),
-                limits: crate::ssh_config::Limits::default(),
-                terminal: Default::default(),
-            },
+            world: World::new(directory.path(), 0o22, env),
             directory,
         };
         place.write("config", config);
