@@ -747,6 +747,24 @@ pub struct HostReport {
     pub resumed: u32,
 }
 
+impl HostReport {
+    /// Returns a report without connections.
+    pub fn new(name: impl Into<String>, address: impl Into<String>, transport: Transport) -> Self {
+        Self {
+            name: name.into(),
+            address: address.into(),
+            transport,
+            pinned: false,
+            sharing: String::new(),
+            differs: Vec::new(),
+            mux_sockets: Vec::new(),
+            connections: Vec::new(),
+            master: None,
+            resumed: 0,
+        }
+    }
+}
+
 /// The transport of a host's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

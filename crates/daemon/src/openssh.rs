@@ -197,16 +197,14 @@ impl Masters {
                 continue;
             };
             let report = HostReport {
-                name: known.host.original_host.clone(),
-                address: address(&known.host),
-                transport: Transport::OpenSsh,
                 pinned: known.pinned,
                 sharing: key.to_string(),
-                differs: Vec::new(),
-                mux_sockets: Vec::new(),
-                connections: Vec::new(),
                 master: Some(master),
-                resumed: 0,
+                ..HostReport::new(
+                    &known.host.original_host,
+                    address(&known.host),
+                    Transport::OpenSsh,
+                )
             };
             reports.push((report, known.host));
         }

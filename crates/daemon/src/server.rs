@@ -1136,15 +1136,7 @@ fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
 /// Returns a report without connections.
 fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
     HostReport {
-        name: host.original_host.clone(),
-        address: address(host),
-        transport: Transport::Native,
-        pinned: false,
         sharing: key.to_string(),
-        differs: Vec::new(),
-        mux_sockets: Vec::new(),
-        connections: Vec::new(),
-        master: None,
-        resumed: 0,
+        ..HostReport::new(&host.original_host, address(host), Transport::Native)
     }
 }

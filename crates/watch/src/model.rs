@@ -281,14 +281,9 @@ pub(crate) mod tests {
 
     /// Returns a host with one connection that has sent this many bytes.
     pub(crate) fn host(name: &str, sent: u64) -> HostReport {
+        let address = format!("admin@{name}.example.com:22");
         HostReport {
-            name: name.into(),
-            address: format!("admin@{name}.example.com:22"),
-            transport: Transport::Native,
-            pinned: false,
             sharing: name.into(),
-            differs: Vec::new(),
-            mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
                 handshake: Some(Handshake {
                     since: u64::MAX,
@@ -304,18 +299,12 @@ pub(crate) mod tests {
                 }),
                 rtt: Some(Duration::from_micros(1540)),
                 sessions: 1,
-                tunnels: 0,
                 spares: 1,
-                busy: false,
-                silent: false,
-                closing: false,
-                rate: 0,
                 sent,
                 received: 2 * sent,
-                closes_in: None,
+                ..ConnectionReport::default()
             }],
-            master: None,
-            resumed: 0,
+            ..HostReport::new(name, address, Transport::Native)
         }
     }
 

@@ -331,35 +331,23 @@ pub(crate) mod tests {
                 host_key_check: "known from /k:1".into(),
             }),
             rtt: Some(Duration::from_micros(1540)),
-            sessions: 0,
-            tunnels: 0,
             spares: 1,
-            busy: false,
-            silent: false,
-            closing: false,
-            rate: 0,
             sent: 3 << 20,
             received: 5 << 10,
             closes_in: Some(Duration::from_secs(90)),
+            ..ConnectionReport::default()
         }
     }
 
     fn host(name: &str) -> HostReport {
+        let address = format!("admin@{name}.example.com:22");
         HostReport {
-            name: name.into(),
-            address: format!("admin@{name}.example.com:22"),
-            transport: Transport::Native,
-            pinned: false,
-            sharing: String::new(),
-            differs: Vec::new(),
-            mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
                 sessions: 2,
                 closes_in: Some(Duration::from_secs(599)),
                 ..idle_connection()
             }],
-            master: None,
-            resumed: 0,
+            ..HostReport::new(name, address, Transport::Native)
         }
     }
 

@@ -172,29 +172,13 @@ mod tests {
 
     fn host(name: &str, closes_in: u64, sent: u64) -> HostReport {
         HostReport {
-            name: name.into(),
-            address: format!("admin@{name}:22"),
-            transport: Transport::Native,
-            pinned: false,
             sharing: name.into(),
-            differs: Vec::new(),
-            mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
-                handshake: None,
-                rtt: None,
-                sessions: 0,
-                tunnels: 0,
-                spares: 0,
-                busy: false,
-                silent: false,
-                closing: false,
-                rate: 0,
                 sent,
-                received: 0,
                 closes_in: Some(Duration::from_secs(closes_in)),
+                ..ConnectionReport::default()
             }],
-            master: None,
-            resumed: 0,
+            ..HostReport::new(name, format!("admin@{name}:22"), Transport::Native)
         }
     }
 

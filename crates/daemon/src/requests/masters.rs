@@ -77,20 +77,14 @@ async fn act(
 
 fn report(master: &Master, state: &MasterState) -> HostReport {
     let file = master.path.file_name().unwrap_or_default();
+    let name = master
+        .host
+        .clone()
+        .unwrap_or_else(|| file.to_string_lossy().into_owned());
     let known = reports::master(master, state);
+    let address = known.peer.clone().unwrap_or_default();
     HostReport {
-        name: master
-            .host
-            .clone()
-            .unwrap_or_else(|| file.to_string_lossy().into_owned()),
-        address: known.peer.clone().unwrap_or_default(),
-        transport: Transport::OpenSsh,
-        pinned: false,
-        sharing: String::new(),
-        differs: Vec::new(),
-        mux_sockets: Vec::new(),
-        connections: Vec::new(),
         master: Some(known),
-        resumed: 0,
+        ..HostReport::new(name, address, Transport::OpenSsh)
     }
 }
