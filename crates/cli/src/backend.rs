@@ -13,6 +13,7 @@ use trunkline_control::lent::Lending;
 use trunkline_control::place::{Place, PlaceError};
 use trunkline_control::private::Private;
 use trunkline_control::protocol::{HostRequest, Reply, Request, SessionRequest};
+use trunkline_request::destination::Destination;
 use trunkline_request::own::OwnError;
 use trunkline_request::{STRICT, World};
 
@@ -272,18 +273,18 @@ pub(crate) fn place() -> anyhow::Result<Place> {
     Ok(Place::find(|name| std::env::var_os(name).map(PathBuf::from))?)
 }
 
-/// Returns a destination with this process's environment.
+/// Returns the request for a destination that somebody typed.
 pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
     let destination = destination
         .parse()
         .with_context(|| format!("{destination:?} is not a valid destination"))?;
+    request_for(destination, ssh_args)
+}
+
+/// Returns a destination with this process's environment.
+pub(crate) fn request_for(destination: Destination, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
     let world = World::current().context("reading the environment")?;
-    Ok(HostRequest {
-        destination,
-        ssh_args,
-        world,
-        answers_at_hand: false,
-    })
+    Ok(HostRequest::new(destination, ssh_args, world))
 }
 
 /// Returns a runtime for a client. One thread is enough to wait with.

@@ -233,6 +233,18 @@ pub struct HostRequest {
     pub answers_at_hand: bool,
 }
 
+impl HostRequest {
+    /// Returns the request of a client that has no answers at hand.
+    pub fn new(destination: Destination, ssh_args: Vec<OsString>, world: World) -> Self {
+        Self {
+            destination,
+            ssh_args,
+            world,
+            answers_at_hand: false,
+        }
+    }
+}
+
 /// A session to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionRequest {
@@ -257,6 +269,25 @@ pub struct SessionRequest {
     pub on_behalf: Option<OnBehalf>,
     /// True if [`Reply::Exited`] is wanted.
     pub tell_exit: bool,
+}
+
+impl SessionRequest {
+    /// Returns a request for a session without a terminal and without a limit, of a client that answers no questions.
+    pub fn new(host: HostRequest, program: Program, stdio: [Stdio; 3]) -> Self {
+        Self {
+            host,
+            program,
+            env: BTreeMap::new(),
+            tty: Tty::No,
+            terminal: None,
+            stdio,
+            answers: false,
+            ssh: None,
+            limit: None,
+            on_behalf: None,
+            tell_exit: false,
+        }
+    }
 }
 
 /// A user of another machine, as known to the client: for the audit trail.

@@ -94,17 +94,9 @@ impl Daemon {
         let mut host = self.host();
         host.ssh_args.extend(NO_FORWARDINGS.map(OsString::from));
         SessionRequest {
-            host,
-            program,
-            env: Default::default(),
-            tty: Tty::No,
-            terminal: None,
-            stdio,
             answers: self.destination.answers,
-            ssh: None,
-            limit: None,
             on_behalf: self.destination.on_behalf.clone(),
-            tell_exit: false,
+            ..SessionRequest::new(host, program, stdio)
         }
     }
 

@@ -150,13 +150,9 @@ impl Hosts {
     /// # Errors
     /// It cannot be resolved.
     pub(crate) async fn address(&self, destination: &Destination, rules: &Rules) -> Result<String, Failure> {
-        let request = Asked::Explain(HostRequest {
-            destination: destination.clone(),
-            ssh_args: ssh_args(rules),
-            world: (**self.world().await?).clone(),
-            answers_at_hand: false,
-        });
-        match self.ask(request, true).await? {
+        let world = (**self.world().await?).clone();
+        let host = HostRequest::new(destination.clone(), ssh_args(rules), world);
+        match self.ask(Asked::Explain(host), true).await? {
             Reply::Explained(explanation) => Ok(explanation.address),
             _ => Ok(destination.as_hop()),
         }

@@ -27,7 +27,7 @@ use trunkline_request::failure;
 use trunkline_request::mode::ModeChange;
 use trunkline_text::Printable;
 
-use crate::backend::{Backend, Daemon, runtime};
+use crate::backend::{Backend, Daemon, request_for, runtime};
 use crate::commands::run::{ManyHosts, warn_of};
 use crate::hints::Refused;
 use crate::questions::Conversation;
@@ -453,13 +453,7 @@ impl Args {
             // The first option wins, and as in ssh, the letter takes precedence over -o.
             ssh_args.splice(..0, ["-o".into(), "Compression=yes".into()]);
         }
-        let world = World::current().context("reading the environment")?;
-        Ok(HostRequest {
-            destination,
-            ssh_args,
-            world,
-            answers_at_hand: false,
-        })
+        request_for(destination, ssh_args)
     }
 }
 

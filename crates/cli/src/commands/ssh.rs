@@ -1,6 +1,5 @@
 //! `trunkline ssh`: ssh(1) over a shared connection.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -325,10 +324,8 @@ impl Streams {
 
     fn request(&self, args: &SshArgs, log_level: Option<LogLevel>) -> anyhow::Result<SessionRequest> {
         let destination = args.destination.to_str().context("the destination is not text")?;
+        let host = host_request(destination, args.config_args.clone())?;
         Ok(SessionRequest {
-            host: host_request(destination, args.config_args.clone())?,
-            program: self.program.clone(),
-            env: BTreeMap::new(),
             tty: match args.tty {
                 TtyRequest::Auto => Tty::Configured,
                 TtyRequest::No => Tty::No,
@@ -336,15 +333,12 @@ impl Streams {
                 TtyRequest::Force => Tty::Force,
             },
             terminal: self.have_terminal().then(terminal),
-            stdio: self.kinds,
             answers: true,
             ssh: Some(SshClient {
                 background: args.background,
                 log_level,
             }),
-            limit: None,
-            on_behalf: None,
-            tell_exit: false,
+            ..SessionRequest::new(host, self.program.clone(), self.kinds)
         })
     }
 

@@ -1,7 +1,6 @@
 //! `trunkline stream`: writes the output of commands on many hosts to FIFOs, sockets and files while they run.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use clap::error::ErrorKind;
 use serde::Serialize;
 use trunkline_control::client::ClientError;
 use trunkline_control::descriptors::raise_limit;
-use trunkline_control::protocol::{ExitStatus, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
+use trunkline_control::protocol::{ExitStatus, HostRequest, Program, Reply, SessionRequest, Stdio};
 use trunkline_control::sink::{Sink, Target};
 use trunkline_request::failure::{self, Execution};
 use trunkline_request::hosts::{Skipped, Target as Host};
@@ -662,23 +661,15 @@ impl Follower<'_> {
     }
 
     fn request(&self, output: Stdio, answers: bool) -> SessionRequest {
+        let host = HostRequest::new(
+            self.host.destination.clone(),
+            self.args.ssh.to_session_args(&self.host.ssh_args),
+            self.world.clone(),
+        );
+        let program = Program::Exec(self.args.command_line());
         SessionRequest {
-            host: HostRequest {
-                destination: self.host.destination.clone(),
-                ssh_args: self.args.ssh.to_session_args(&self.host.ssh_args),
-                world: self.world.clone(),
-                answers_at_hand: false,
-            },
-            program: Program::Exec(self.args.command_line()),
-            env: BTreeMap::new(),
-            tty: Tty::No,
-            terminal: None,
-            stdio: [Stdio::Null, output, Stdio::Framed],
             answers,
-            ssh: None,
-            limit: None,
-            on_behalf: None,
-            tell_exit: false,
+            ..SessionRequest::new(host, program, [Stdio::Null, output, Stdio::Framed])
         }
     }
 }

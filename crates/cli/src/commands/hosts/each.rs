@@ -94,12 +94,7 @@ impl Hosts {
     pub(crate) fn request(&self, target: &Target) -> HostRequest {
         let mut ssh_args = self.ssh.to_args();
         ssh_args.extend_from_slice(&target.ssh_args);
-        HostRequest {
-            destination: target.destination.clone(),
-            ssh_args,
-            world: self.world.clone(),
-            answers_at_hand: false,
-        }
+        HostRequest::new(target.destination.clone(), ssh_args, self.world.clone())
     }
 
     /// Runs `work` for each host, `at_once` at the same time, and prints each result as it arrives. Errors are printed

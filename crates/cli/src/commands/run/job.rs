@@ -1,6 +1,5 @@
 //! One host's part of a run: its session, input, questions and output.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 use std::pin::Pin;
@@ -13,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{
-    ExitStatus, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
+    ExitStatus, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio,
 };
 use trunkline_request::failure::{Cause, ErrorKind};
 use trunkline_request::hosts::Target;
@@ -293,23 +292,16 @@ impl Job<'_> {
     }
 
     fn request(&self, answers: bool, stdin: Stdio) -> SessionRequest {
+        let host = HostRequest::new(
+            self.target.destination.clone(),
+            self.ssh_args.clone(),
+            self.common.world.clone(),
+        );
+        let program = Program::Exec(self.command.clone());
         SessionRequest {
-            host: HostRequest {
-                destination: self.target.destination.clone(),
-                ssh_args: self.ssh_args.clone(),
-                world: self.common.world.clone(),
-                answers_at_hand: false,
-            },
-            program: Program::Exec(self.command.clone()),
-            env: BTreeMap::new(),
-            tty: Tty::No,
-            terminal: None,
-            stdio: [stdin, Stdio::Framed, Stdio::Framed],
             answers,
-            ssh: None,
             limit: self.common.limit,
-            on_behalf: None,
-            tell_exit: false,
+            ..SessionRequest::new(host, program, [stdin, Stdio::Framed, Stdio::Framed])
         }
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use trunkline_control::client::{Client, Starter};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{Failure, HostRequest, Reply, Request};
-use trunkline_request::{Limits, Vantage, World};
+use trunkline_request::{Vantage, World};
 use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, finish, program};
@@ -110,19 +110,12 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
             None => env.remove(name),
         };
     }
-    HostRequest {
-        destination: destination.parse().unwrap(),
-        ssh_args: file.into_iter().chain(options.iter().map(Into::into)).collect(),
-        answers_at_hand: false,
-        world: World {
-            cwd: "/".into(),
-            umask: 0o022,
-            env,
-            vantage: Vantage::current(),
-            limits: Limits::default(),
-            terminal: Default::default(),
-        },
-    }
+    let ssh_args = file.into_iter().chain(options.iter().map(Into::into)).collect();
+    let world = World {
+        vantage: Vantage::current(),
+        ..World::new("/", 0o022, env)
+    };
+    HostRequest::new(destination.parse().unwrap(), ssh_args, world)
 }
 
 /// Asks the daemon, which is started if need be, for a socket.

@@ -1,7 +1,6 @@
 //! Commands, executed by this machine's daemon, which has the configuration, the known hosts, the open connections and
 //! the audit trail.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::future::Future;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -14,7 +13,7 @@ use tokio::net::unix::pipe;
 use trunkline_control::client::{Client, ClientError, Starter};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{
-    ExitStatus, HostRequest, OnBehalf, Program, Reply, Request, SessionRequest, Stdio, Tty,
+    ExitStatus, HostRequest, OnBehalf, Program, Reply, Request, SessionRequest, Stdio,
 };
 use trunkline_fleet::input::Input;
 use trunkline_fleet::running::{Executor, Stream, Work};
@@ -60,28 +59,17 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
         None => (None, None),
     };
     let stdin = read_end.as_ref().map_or(Stdio::Null, |_| Stdio::Passed);
+    let host = HostRequest::new(work.host.destination.clone(), ssh_args, world);
+    let program = Program::Exec(work.host.command.clone());
+    // No user is present: each question is answered with no, and the system's ssh runs in batch mode for hosts that
+    // need it.
     let request = Request::Session(Box::new(SessionRequest {
-        host: HostRequest {
-            destination: work.host.destination.clone(),
-            ssh_args,
-            world,
-            answers_at_hand: false,
-        },
-        program: Program::Exec(work.host.command.clone()),
-        env: BTreeMap::new(),
-        tty: Tty::No,
-        terminal: None,
-        stdio: [stdin, Stdio::Framed, Stdio::Framed],
-        // No user is present: each question is answered with no, and the system's ssh runs in batch mode for hosts that
-        // need it.
-        answers: false,
-        ssh: None,
         limit: work.limit,
         on_behalf: Some(OnBehalf {
             submitter: work.submitter.clone(),
             job: work.job.0.clone(),
         }),
-        tell_exit: false,
+        ..SessionRequest::new(host, program, [stdin, Stdio::Framed, Stdio::Framed])
     }));
     let passed: Vec<BorrowedFd<'_>> = read_end.iter().map(OwnedFd::as_fd).collect();
     let mut client =
