@@ -566,21 +566,28 @@ async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
 
 // The agent.
 
-fn agent_option(agent: &Agent) -> String {
-    format!("IdentityAgent={}", agent.socket().display())
+/// A host of a new engine that logs in with the agent at `socket`.
+async fn connect_with_agent(sshd: &Sshd, socket: &Path, options: &[&str]) -> Host {
+    let identity = format!("IdentityAgent={}", socket.display());
+    let options = [&[identity.as_str()], options].concat();
+    host_with(&engine(), &sshd.ssh_config(), sshd.alias(), &options).await
 }
+
+/// A session that is lent the agent.
+fn with_agent(command: &str) -> Command {
+    Command::exec(command).agent_forwarding(true)
+}
+
+const LIST: &str = "ssh-add -l";
+const SOCKET: &str = "echo \"[$SSH_AUTH_SOCK]\"";
 
 #[tokio::test]
 async fn a_session_uses_the_agent_that_it_was_lent() {
     let sshd = Sshd::start_default().unwrap();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = engine();
-    let options = [agent_option(&agent), "ForwardAgent=yes".into()];
-    let options = options.each_ref().map(String::as_str);
-    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
-    let list = Command::exec("ssh-add -l").agent_forwarding(true);
+    let host = connect_with_agent(&sshd, &agent.socket(), &["ForwardAgent=yes"]).await;
     for _ in 0..3 {
-        let output = host.run(&list).await.unwrap();
+        let output = host.run(&with_agent(LIST)).await.unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             output.status.success() && text.contains("(ED25519)"),
@@ -596,10 +603,7 @@ async fn another_agent_is_lent_where_forward_agent_names_it() {
     let engine = engine();
     let option = format!("ForwardAgent={}", agent.socket().display());
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
-    let output = host
-        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
-        .await
-        .unwrap();
+    let output = host.run(&with_agent(LIST)).await.unwrap();
     assert_eq!(output.stdout, b"The agent has no identities.\n");
 }
 
@@ -618,15 +622,9 @@ async fn a_lent_agent_knows_where_it_is_lent_to() {
         ..KeyConstraints::default()
     };
     agent.add(&sshd.client_keys()[0], &constraints).unwrap();
-    let engine = engine();
-    let options = [agent_option(&agent), "ForwardAgent=yes".into()];
-    let options = options.each_ref().map(String::as_str);
-    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+    let host = connect_with_agent(&sshd, &agent.socket(), &["ForwardAgent=yes"]).await;
     assert_eq!(agent.keys().unwrap().len(), 1, "here it is listed");
-    let output = host
-        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
-        .await
-        .unwrap();
+    let output = host.run(&with_agent(LIST)).await.unwrap();
     assert_eq!(output.stdout, b"The agent has no identities.\n");
 }
 
@@ -634,29 +632,18 @@ async fn a_lent_agent_knows_where_it_is_lent_to() {
 async fn a_host_that_gets_no_agent_is_not_asked_to_take_it() {
     let sshd = Sshd::start_default().unwrap();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = engine();
-    let host = host_with(
-        &engine,
-        &sshd.ssh_config(),
-        sshd.alias(),
-        &[&agent_option(&agent)],
-    )
-    .await;
-    let list = Command::exec("ssh-add -l").agent_forwarding(true);
-    let error = host.run(&list).await.unwrap_err();
+    let host = connect_with_agent(&sshd, &agent.socket(), &[]).await;
+    let error = host.run(&with_agent(LIST)).await.unwrap_err();
     assert!(
         error.to_string().contains("the agent is not forwarded"),
         "{error}"
     );
-    let error = host.connection().run(&list).await.unwrap_err();
+    let error = host.connection().run(&with_agent(LIST)).await.unwrap_err();
     assert!(
         error.to_string().contains("the agent is not forwarded"),
         "{error}"
     );
-    let output = host
-        .run(&Command::exec("echo \"[$SSH_AUTH_SOCK]\""))
-        .await
-        .unwrap();
+    let output = host.run(&Command::exec(SOCKET)).await.unwrap();
     assert_eq!(output.stdout, b"[]\n");
 }
 
@@ -679,13 +666,11 @@ fn impostor() -> (Sshd, [String; 2]) {
 async fn a_server_of_unverified_identity_gets_no_agent() {
     let (sshd, [lax, known]) = impostor();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = engine();
-    let options = [&agent_option(&agent), "ForwardAgent=yes", &lax, &known];
-    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
-    let socket = Command::exec("echo \"[$SSH_AUTH_SOCK]\"").agent_forwarding(true);
+    let options = ["ForwardAgent=yes", &lax, &known];
+    let host = connect_with_agent(&sshd, &agent.socket(), &options).await;
     // On a new connection, and on one that is there.
     for _ in 0..2 {
-        let output = host.run(&socket).await.unwrap();
+        let output = host.run(&with_agent(SOCKET)).await.unwrap();
         assert_eq!(output.stdout, b"[]\n", "{output:?}");
     }
     assert!(host.connection().info().unwrap().unverified);
@@ -699,12 +684,9 @@ async fn an_agent_that_has_gone_is_not_lent() {
     let missing = sshd.dir().join("missing");
     for socket in [gone, missing] {
         for option in ["ForwardAgent=yes", &format!("ForwardAgent={}", socket.display())] {
-            let engine = engine();
-            let options = [&format!("IdentityAgent={}", socket.display()), option];
-            let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+            let host = connect_with_agent(&sshd, &socket, &[option]).await;
             // A shell over there that finds none may start its own.
-            let socket = Command::exec("echo \"[$SSH_AUTH_SOCK]\"").agent_forwarding(true);
-            let output = host.run(&socket).await.unwrap();
+            let output = host.run(&with_agent(SOCKET)).await.unwrap();
             assert_eq!(output.stdout, b"[]\n", "{option}: {output:?}");
         }
     }
