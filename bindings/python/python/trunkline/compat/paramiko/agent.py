@@ -59,6 +59,10 @@ class AgentKey(PKey):
     def _fields(self) -> list[object]:
         return [self.name, self.blob] if self.inner_key is None else self.inner_key._fields
 
+    def __repr__(self) -> str:
+        comment = f", comment={self.comment!r}" if self.comment else ""
+        return f"{super().__repr__()[:-1]}{comment})"
+
     @property
     def signs_in_python(self) -> bool:
         # The engine asks an agent that it can reach.

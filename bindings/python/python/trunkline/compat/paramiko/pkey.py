@@ -7,6 +7,8 @@ import binascii
 import copy
 import getpass
 import hashlib
+import importlib
+import io
 import os
 import re
 import subprocess
@@ -30,7 +32,7 @@ _CERTIFICATE = "-cert.pub"
 class UnknownKeyType(Exception):
     """A key of a type that is not known."""
 
-    def __init__(self, key_type: str | None = None, key_bytes: bytes | None = None) -> None:
+    def __init__(self, key_type: str | type | None = None, key_bytes: bytes | None = None) -> None:
         super().__init__(key_type, key_bytes)
         self.key_type = key_type
         self.key_bytes = key_bytes
@@ -55,6 +57,8 @@ class PKey:
 
     #: Types by their names in the protocol; empty for any.
     types: tuple[str, ...] = ()
+    #: A key's type, which is its class's if that has one only.
+    name: str = ""
     #: As ``ssh-keygen`` calls it.
     _algorithm = ""
 
@@ -68,7 +72,7 @@ class PKey:
         file_obj: IO[str] | IO[bytes] | None = None,
     ) -> None:
         if key is not None:
-            raise SSHException("keys are made of msg, data, filename or file_obj")
+            data, file_obj = _serialized(key)
         if msg is not None:
             data = msg.asbytes()
         #: The socket of the agent that signs with it.
@@ -99,7 +103,10 @@ class PKey:
         else:
             raise SSHException("Key object may not be empty")
         if self.types and self.name not in self.types:
-            raise SSHException(f"not a valid {self._algorithm.upper()} private key file: it holds {self.name}")
+            begins = self._begins(self._content)
+            if begins in (None, "OPENSSH", self._tag()):
+                raise SSHException(f"not a valid {self._tag()} private key file: it holds {self.name}")
+            raise SSHException(f"encountered {begins} key, expected {self._tag()} key")
 
     def _type(self, blob: bytes) -> str:
         """The type of a public key, which is one of this class's."""
@@ -116,7 +123,7 @@ class PKey:
 
     def _open(self, label: str, content: bytes) -> None:
         if not content:
-            raise SSHException(f"no lines in {_TAGS.get(self._algorithm, self._algorithm.upper())} private key file")
+            raise SSHException(f"no lines in {self._tag()} private key file")
         self.label = label
         self._content = content
         try:
@@ -128,13 +135,24 @@ class PKey:
             self.name, self.blob, self.comment = self._native.unlock(self.passphrase)
         except ValueError as error:
             if not self._open_by_ssh_keygen(label, content):
-                raise SSHException(str(error)) from None
+                told = str(error) if self._begins(content) else f"not a valid {self._tag()} private key file"
+                raise SSHException(told) from None
+
+    def _begins(self, content: bytes) -> str | None:
+        """Return the word in the line that a private key's file begins with, if there is one."""
+        lines = (self.BEGIN_TAG.match(line) for line in content.decode(errors="replace").splitlines())
+        return next((line[1] for line in lines if line is not None), None)
+
+    @classmethod
+    def _tag(cls) -> str:
+        """Return that word for keys of this type, in their old format if they have one."""
+        return _TAGS.get(cls._algorithm, cls._algorithm.upper())
 
     def _open_by_ssh_keygen(self, label: str, content: bytes) -> bool:
         """Opens a key that the engine does not: in an older cipher, or of a size that it does not sign with. Whether it is
         one."""
         try:
-            plain = _with_passphrase(content, self.passphrase, None, even_if_same=True)
+            plain = _with_passphrase(content, self.passphrase, None, None, is_to_change=True)
             words = _public_half(plain).split(None, 2)
         except SSHException:
             return False
@@ -175,13 +193,16 @@ class PKey:
         path: str | os.PathLike[str], password: str | bytes | None = None, *, passphrase: str | bytes | None = None
     ) -> PKey:
         """The key in a file, of whichever type, with the certificate beside it; or that of a certificate's file. Paramiko 3
-        and 4 call the password ``passphrase``."""
-        plain = os.path.expanduser(os.fspath(path))
-        certificate = plain if plain.endswith(_CERTIFICATE) else plain + _CERTIFICATE
-        key = _typed(PKey(filename=plain.removesuffix(_CERTIFICATE), password=password or passphrase))
-        if os.path.exists(certificate):
-            key.load_certificate(certificate)
-        return key
+        and 4 call the password ``passphrase``. ``UnknownKeyType`` for a key that only the package cryptography knows, and
+        that package's ``ValueError`` for what it cannot read either, if it is installed."""
+        password = password or passphrase
+        try:
+            return opened(path, password)
+        except PasswordRequiredException:
+            raise
+        except SSHException:
+            _refuse_as_cryptography(Path(path).expanduser().read_bytes(), password)
+            raise
 
     @staticmethod
     def from_type_string(key_type: str, key_bytes: bytes, password: str | None = None) -> PKey:
@@ -215,9 +236,21 @@ class PKey:
 
     @classmethod
     def identifiers(cls) -> list[str]:
-        return list(cls.types)
+        return list(cls.types) or [cls.name]
 
     # What they are.
+
+    def _of_cryptography(self) -> Any:
+        """The key as the package cryptography has it: the private half if it is there."""
+        found = vars(self).get("_its_other")
+        if found is None:
+            if self._content:
+                found = _loaded_by_cryptography(self._written(None), None)
+            else:
+                line = f"{self.name} {base64.b64encode(self.blob).decode()}".encode()
+                found = _serialization().load_ssh_public_key(line)
+            self._its_other = found
+        return found
 
     @property
     def native(self) -> _native.Key:
@@ -327,20 +360,29 @@ class PKey:
     def write_private_key_file(
         self, filename: str | os.PathLike[str], password: str | None = None, file_format: object = None
     ) -> None:
-        """Writes the key for nobody else to read, with ``password`` as its passphrase or without one, in the format that it
-        has."""
+        """Writes the key for nobody else to read, with ``password`` as its passphrase or without one: an RSA or ECDSA key as
+        PEM unless ``file_format`` is Paramiko's ``OPENSSH``, another in the format that it has."""
         descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:
-            file.write(self._written(password))
+            file.write(self._written(password, self._format(file_format)))
 
     def write_private_key(self, file_obj: IO[str], password: str | None = None, file_format: object = None) -> None:
         """As ``write_private_key_file``, to an open file."""
-        file_obj.write(self._written(password).decode())
+        file_obj.write(self._written(password, self._format(file_format)).decode())
 
-    def _written(self, password: str | None) -> bytes:
+    def _format(self, file_format: object) -> str | None:
+        """Return the name that ssh-keygen has for a format of Paramiko's; ``None`` for any."""
+        if self.name == "ssh-ed25519":
+            return None
+        chosen = getattr(file_format, "format", None)
+        return "PEM" if chosen is None or chosen is not _serialization().PrivateFormat.OpenSSH else "RFC4716"
+
+    def _written(self, password: str | None, form: str | None = None) -> bytes:
         if not self._content:
             raise SSHException("there is no private half to write")
-        return _with_passphrase(self._content, self.passphrase, password)
+        words = b"-----BEGIN OPENSSH " if form == "RFC4716" else f"-----BEGIN {self._tag()} ".encode()
+        has_form = form is None or self._content.lstrip().startswith(words)
+        return _with_passphrase(self._content, self.passphrase, password, form, is_to_change=not has_form)
 
     def __eq__(self, other: object) -> bool:
         return self._fields == other._fields if isinstance(other, PKey) else NotImplemented
@@ -407,7 +449,29 @@ class RSAKey(PKey):
     """An RSA key."""
 
     types = ("ssh-rsa",)
+    name = "ssh-rsa"
     _algorithm = "rsa"
+
+    @property
+    def key(self) -> Any:
+        """The key as the package cryptography has it."""
+        return self._of_cryptography()
+
+    @property
+    def private_key(self) -> Any:
+        """The same, if the private half is there."""
+        return self.key if self._content else None
+
+    @property
+    def public_numbers(self) -> Any:
+        return (self.key.public_key() if self._content else self.key).public_numbers()
+
+    @property
+    def size(self) -> int:
+        return self.get_bits()
+
+    def __str__(self) -> str:
+        return self.asbytes().decode(errors="ignore")
 
     @classmethod
     def generate(cls, bits: int, progress_func: object = None) -> Self:
@@ -429,6 +493,32 @@ class ECDSAKey(PKey):
     types = ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
     _algorithm = "ecdsa"
 
+    def __init__(
+        self,
+        msg: Any = None,
+        data: bytes | None = None,
+        filename: str | os.PathLike[str] | None = None,
+        password: str | bytes | None = None,
+        vals: tuple[Any, Any] | None = None,
+        file_obj: IO[str] | IO[bytes] | None = None,
+        validate_point: bool = True,
+    ) -> None:
+        key = None if vals is None else vals[0] if vals[0] is not None else vals[1]
+        super().__init__(msg, data, filename, password, key, file_obj)
+
+    @property
+    def signing_key(self) -> Any:
+        """The private half as the package cryptography has it, if it is there."""
+        return self._of_cryptography() if self._content else None
+
+    private_key = signing_key
+
+    @property
+    def verifying_key(self) -> Any:
+        """The public half as the package cryptography has it."""
+        key = self._of_cryptography()
+        return key.public_key() if self._content else key
+
     @classmethod
     def generate(cls, curve: Any = None, progress_func: object = None, bits: int | None = None) -> Self:
         """A new key, made by ssh-keygen; ``curve`` is one of the package cryptography's."""
@@ -445,7 +535,12 @@ class Ed25519Key(PKey):
     """An Ed25519 key."""
 
     types = ("ssh-ed25519",)
+    name = "ssh-ed25519"
     _algorithm = "ed25519"
+
+    def can_verify(self) -> bool:
+        """Return whether it is a public key alone, as Paramiko has it; ``verify_ssh_sig`` works with each."""
+        return not self._content
 
     @classmethod
     def generate(cls) -> Self:
@@ -462,6 +557,42 @@ class DSSKey(PKey):
     @classmethod
     def generate(cls, bits: int = 1024, progress_func: object = None) -> Self:
         raise SSHException("there are no DSA keys any more")
+
+
+def _serialization() -> Any:
+    """The package cryptography's part that reads and writes keys."""
+    return importlib.import_module("cryptography.hazmat.primitives.serialization")
+
+
+def _loaded_by_cryptography(content: bytes, password: str | bytes | None) -> Any:
+    """A private key's file as the package cryptography has it; raises that package's errors."""
+    serialization, secret = _serialization(), password.encode() if isinstance(password, str) else password
+    try:
+        return serialization.load_ssh_private_key(content, secret)
+    except ValueError:
+        return serialization.load_pem_private_key(content, secret)
+
+
+def _serialized(key: Any) -> tuple[bytes | None, IO[bytes] | None]:
+    """A key of the package cryptography's: a public key's blob, or a private key as a file."""
+    serialization = _serialization()
+    if hasattr(key, "private_bytes"):
+        form, encoding = serialization.PrivateFormat.OpenSSH, serialization.Encoding.PEM
+        return None, io.BytesIO(key.private_bytes(encoding, form, serialization.NoEncryption()))
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return base64.b64decode(line.split()[1]), None
+
+
+def _refuse_as_cryptography(content: bytes, password: str | bytes | None) -> None:
+    """Raises, of a file that does not hold one of the known keys, what Paramiko raises."""
+    try:
+        loaded = _loaded_by_cryptography(content, password)
+    except ImportError:
+        return
+    kinds = (("rsa", "RSAPrivateKey"), ("ec", "EllipticCurvePrivateKey"), ("ed25519", "Ed25519PrivateKey"))
+    modules = [importlib.import_module(f"cryptography.hazmat.primitives.asymmetric.{module}") for module, _ in kinds]
+    if not isinstance(loaded, tuple(getattr(module, name) for module, (_, name) in zip(modules, kinds))):
+        raise UnknownKeyType(type(loaded), content)
 
 
 #: Answers ssh-keygen's questions; nobody else sees the environment of one's programs.
@@ -482,9 +613,10 @@ def _public_half(content: bytes) -> str:
         return done.stdout.decode(errors="backslashreplace")
 
 
-def _with_passphrase(content: bytes, old: str | None, new: str | None, even_if_same: bool = False) -> bytes:
-    """A private key's file with another passphrase."""
-    if (old or "") == (new or "") and not even_if_same:
+def _with_passphrase(content: bytes, old: str | None, new: str | None, form: str | None, is_to_change: bool) -> bytes:
+    """A private key's file with another passphrase, in the form that ssh-keygen has a name for, or its own; as it is if that
+    passphrase is the same and it is not to change."""
+    if (old or "") == (new or "") and not is_to_change:
         return content
     with tempfile.TemporaryDirectory() as directory:
         key, askpass = Path(directory, "key"), Path(directory, "askpass")
@@ -494,7 +626,7 @@ def _with_passphrase(content: bytes, old: str | None, new: str | None, even_if_s
         answers = {"TRUNKLINE_OLD": old or "", "TRUNKLINE_NEW": new or ""}
         asking = {"SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":0"}
         done = subprocess.run(
-            ["ssh-keygen", "-p", "-f", key],
+            ["ssh-keygen", "-p", *(["-m", form] if form is not None else []), "-f", key],
             env={**os.environ, **answers, **asking},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -503,6 +635,16 @@ def _with_passphrase(content: bytes, old: str | None, new: str | None, even_if_s
         if done.returncode:
             raise SSHException(f"ssh-keygen: {done.stderr.decode(errors='backslashreplace').strip()}")
         return key.read_bytes()
+
+
+def opened(path: str | os.PathLike[str], password: str | bytes | None) -> PKey:
+    """The key in a file, in the class of its type, with the certificate beside it; or that of a certificate's file."""
+    plain = os.path.expanduser(os.fspath(path))
+    certificate = plain if plain.endswith(_CERTIFICATE) else plain + _CERTIFICATE
+    key = _typed(PKey(filename=plain.removesuffix(_CERTIFICATE), password=password))
+    if os.path.exists(certificate):
+        key.load_certificate(certificate)
+    return key
 
 
 def _typed(key: PKey) -> PKey:
