@@ -224,6 +224,40 @@ def default_keys(paramiko: Any, see: See, about: Any) -> None:
         agent.wait()
 
 
+def full_buffers(paramiko: Any, see: See, about: Any) -> None:
+    """A buffer that is full leaves as a whole."""
+    client = _client(paramiko, about)
+    channel = client.get_transport().open_session()
+    channel.exec_command("cat")
+    channel.settimeout(10)
+    written, came = channel.makefile("w", 16), b""
+    for piece in ("not full, ", "full by now, "):
+        written.write(piece)
+    while len(came) < 23:
+        came += channel.recv(100)
+    see(came)
+    written.write("the rest")
+    written.flush()
+    see(channel.recv(100))
+    path = f"{about['directory']}/file"
+    with client.open_sftp() as sftp, sftp.open(path, "w", 16) as file:
+        for size in (10, 5, 1, 40, 3):
+            file.write(b"x" * size)
+            see(os.stat(path).st_size)
+    client.close()
+
+
+def words_of_proxies(paramiko: Any, see: See, about: Any) -> None:
+    """What a proxy command says on standard error is kept, and not shown."""
+    proxy = paramiko.ProxyCommand("sh -c 'echo trouble >&2; cat'")
+    proxy.settimeout(10)
+    see(proxy.send(b"hello"), proxy.recv(5), proxy.process.stderr.readline())
+    proxy.close()
+    ended = paramiko.ProxyCommand("true")
+    ended.process.wait()
+    see(raised(lambda: [ended.send(b"x") for _ in range(2)], "error"))
+
+
 def sizes_of_keys(paramiko: Any, see: See, about: Any) -> None:
     for bits in (-1, 0, 100, 1023, 1024, 1100):
         see(bits, raised(lambda: paramiko.RSAKey.generate(bits)))  # noqa: B023
@@ -298,6 +332,8 @@ def algorithms(paramiko: Any, see: See, about: Any) -> None:
 
 
 on_openssh: dict[str, Program] = {
+    "full buffers": full_buffers,
+    "words of proxy commands": words_of_proxies,
     "files by their handles": by_handle,
     "log-ins with what is given in other forms": log_ins,
     "host key over a socket": host_key_over_a_socket,

@@ -41,6 +41,8 @@ class BufferedFile(ClosingContextManager):
         self._kept = bytearray()
         #: How much was read and written, where there is no other place; and where it was closed.
         self._place = 0
+        #: How much was written since the last flush.
+        self._unflushed = 0
         #: Whether something was read or sought since the end of what is appended to was the place.
         self._is_elsewhere = False
         #: Whether the last line ended with a carriage return, of which a line feed is a part.
@@ -217,6 +219,11 @@ class BufferedFile(ClosingContextManager):
             self._writer.write(rest)
         else:
             self._writer.write(content)
+            self._unflushed += len(content)
+            if self._unflushed >= self._size and isinstance(self._writer, io.BufferedWriter):
+                # A full buffer leaves as a whole.
+                self._writer.flush()
+                self._unflushed = 0
         self._place += len(content)
 
     def _go_to_write(self) -> None:
@@ -256,6 +263,7 @@ class BufferedFile(ClosingContextManager):
     def flush(self) -> None:
         if self._writer is not None:
             self._writer.flush()
+            self._unflushed = 0
 
     def close(self) -> None:
         if self.seekable() and not self.closed:
