@@ -5,20 +5,24 @@ from __future__ import annotations
 import shlex
 import socket
 import subprocess
+import tempfile
 
 from .ssh_exception import ProxyCommandFailure
 from .util import ClosingContextManager
 
 
 class ProxyCommand(ClosingContextManager):
-    """A program whose standard input and output are the way to a server; give it to ``connect`` as ``sock``."""
+    """A program whose standard input and output are the way to a server; give it to ``connect`` as ``sock``. What it says on
+    standard error can be read from ``process.stderr``."""
 
     def __init__(self, command_line: str) -> None:
         self.cmd = shlex.split(command_line)
         self.timeout: float | None = None
         self._here, there = socket.socketpair()
-        with there:
-            self.process = subprocess.Popen(self.cmd, stdin=there.fileno(), stdout=there.fileno())
+        # Not a pipe, or a program that says much would wait for somebody who reads it.
+        with there, tempfile.NamedTemporaryFile() as errors:
+            self.process = subprocess.Popen(self.cmd, stdin=there.fileno(), stdout=there.fileno(), stderr=errors)
+            self.process.stderr = open(errors.name, "rb")  # noqa: SIM115 (as long as the program)
 
     def fileno(self) -> int:
         """This side's end."""
@@ -29,7 +33,7 @@ class ProxyCommand(ClosingContextManager):
         try:
             return self._here.send(content)
         except OSError as error:
-            raise ProxyCommandFailure(" ".join(self.cmd), str(error)) from error
+            raise ProxyCommandFailure(" ".join(self.cmd), error.strerror or str(error)) from error
 
     def recv(self, size: int) -> bytes:
         """Reads from the program."""
@@ -50,3 +54,5 @@ class ProxyCommand(ClosingContextManager):
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
