@@ -75,6 +75,20 @@ def output_and_status(pssh: Any, see: See, about: Any) -> None:
     see([list(each.stdout) for each in output])
 
 
+def disconnecting(pssh: Any, see: See, about: Any) -> None:
+    """What commands write after it can be read, and more can be run."""
+    client = _one(pssh, about)
+    outputs = [client.run_command(f"sleep 0.{number}; echo {number}; exit {number}") for number in (1, 3)]
+    client.disconnect()
+    client.disconnect()
+    see([(list(output.stdout), output.exit_code) for output in outputs])
+    again = client.run_command("echo again")
+    see(list(again.stdout), again.exit_code)
+    with _one(pssh, about) as other:
+        output = other.run_command("echo read; exit 2")
+        see(list(output.stdout), output.exit_code)
+
+
 def status_after_reading(pssh: Any, see: See, about: Any) -> None:
     client = _parallel(pssh, about)
     output = client.run_command("echo one; exit 4")
@@ -522,6 +536,7 @@ on_openssh: dict[str, Program] = {
     "no limit": no_limit,
     "output and status": output_and_status,
     "the status after reading": status_after_reading,
+    "disconnecting": disconnecting,
     "arguments of hosts": arguments_of_hosts,
     "shells and terminals": shells_and_terminals,
     "much output without reading": much_output,

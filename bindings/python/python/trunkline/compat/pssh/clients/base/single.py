@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import collections
 import contextlib
 import getpass
 import logging
@@ -114,6 +115,8 @@ class BaseSSHClient:
         self._sftp: _native.Sftp | None = None
         self._proxy: BaseSSHClient | None = None
         self._host_key = _HostKey()
+        #: The number of commands that have not ended, by connection.
+        self._commands: collections.Counter[_native.PrivateHost] = collections.Counter()
         self.pool = _pool or Pool(1)
         if proxy_host is not None:
             self._proxy = BaseSSHClient(
@@ -202,7 +205,7 @@ class BaseSSHClient:
             yield session.started()
         except _errors.Error as error:
             raise running(error) from error
-        channel.began(session)
+        channel.began(session, host)
         return channel
 
     def ran(
@@ -494,13 +497,34 @@ class BaseSSHClient:
         write_func(data)
 
     def disconnect(self) -> None:
-        """Ends the connection."""
-        self._sftp = None
-        if self._native is not None:
-            self._native.close()
-            self._native = None
+        """Ends the connection when its commands have ended: what they write can still be read."""
+        host, self._native, self._sftp = self._native, None, None
+        if host is not None:
+            self._close_unused(host)
         if self._proxy is not None:
             self._proxy.disconnect()
+
+    def _disconnect(self) -> None:
+        """Ends the connection now."""
+        for host in (self._native, *self._commands):
+            if host is not None:
+                host.close()
+        self.disconnect()
+
+    def begins(self, host: _native.PrivateHost) -> None:
+        """Notes that a command has begun over a connection."""
+        self._commands[host] += 1
+
+    def ends(self, host: _native.PrivateHost) -> None:
+        """Notes that a command over a connection has ended."""
+        self._commands[host] -= 1
+        if host is not self._native:
+            self._close_unused(host)
+
+    def _close_unused(self, host: _native.PrivateHost) -> None:
+        if not self._commands[host]:
+            del self._commands[host]
+            host.close()
 
     def tunnel(self, host: str, port: int, origin: tuple[str, int]) -> _native.Session:
         """A connection from the host to another one, for ``tunnel.TunnelServer``, whose threads leave the pool alone."""
@@ -547,7 +571,7 @@ class BaseSSHClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.disconnect()
+        self._disconnect()
 
 
 class Channel:
@@ -556,6 +580,7 @@ class Channel:
     def __init__(self, client: BaseSSHClient) -> None:
         self._client = client
         self._session: _native.Session | None = None
+        self._host: _native.PrivateHost | None = None
         self._terminal = False
         self._may_end_soon = True
         self._status: int | None = None
@@ -585,9 +610,10 @@ class Channel:
 
     request_shell = shell
 
-    def began(self, session: _native.Session) -> None:
+    def began(self, session: _native.Session, host: _native.PrivateHost) -> None:
         """Takes what the session writes while anything is waited for: a command never waits for its output to be read."""
-        self._session = session
+        self._session, self._host = session, host
+        self._client.begins(host)
         for stream in (0, 1):
             self._read(stream)
 
@@ -602,6 +628,9 @@ class Channel:
                 self._client.pool.begin(self._begun().wait(), ended)
 
         def ended(ok: bool, how: tuple[int, str | None]) -> None:
+            if self._host is not None:
+                self._client.ends(self._host)
+                self._host = None
             self.ended = True
             self._status = how[0] if ok else None
 
