@@ -777,7 +777,30 @@ def events(paramiko: Any, see: See, about: Any) -> None:
     time.sleep(0)
 
 
+def combined(paramiko: Any, see: See, about: Any) -> None:
+    """Both outputs as one: what came before is in two parts, standard output first."""
+    transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
+    transport.start_client(timeout=10)
+    transport.auth_password("me", "sesame")
+    channel = transport.open_session()
+    see(channel.set_combine_stderr(False))
+    channel.exec_command("alternate")
+    channel.shutdown_write()
+    channel.recv_exit_status()
+    while not channel.closed:
+        time.sleep(0.01)
+    see(channel.set_combine_stderr(True), channel.makefile("rb").read(), channel.recv_stderr(10))
+    see(channel.set_combine_stderr(False), channel.recv_stderr(10))
+    channel = transport.open_session()
+    channel.set_combine_stderr(True)
+    channel.exec_command("alternate")
+    channel.shutdown_write()
+    see(sorted(channel.makefile("rb").readlines()), channel.recv_exit_status())
+    transport.close()
+
+
 on_paramiko: dict[str, Program] = {
+    "combined outputs": combined,
     "passwords": passwords,
     "questions": questions,
     "log-ins in steps": steps,

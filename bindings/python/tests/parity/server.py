@@ -137,7 +137,8 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if command == b"refuse":
             return False
-        threading.Thread(target=self._speak, args=(channel,), daemon=True).start()
+        speak = self._alternate if command == b"alternate" else self._speak
+        threading.Thread(target=speak, args=(channel,), daemon=True).start()
         return True
 
     @staticmethod
@@ -147,6 +148,15 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
         channel.sendall(b"hello\n")
         channel.sendall_stderr(b"there\n")
         channel.send_exit_status(5)
+        channel.close()
+
+    @staticmethod
+    def _alternate(channel: paramiko.Channel) -> None:
+        channel.recv(1)
+        for number in range(50):
+            channel.sendall_stderr(b"trouble %d\n" % number)
+            channel.sendall(b"line %d\n" % number)
+        channel.send_exit_status(0)
         channel.close()
 
     def get_banner(self) -> tuple[str, str]:

@@ -358,8 +358,7 @@ class Channel(ClosingContextManager):
 
     def set_combine_stderr(self, combine: bool) -> bool:
         """Return whether ``recv`` gives standard error too; returns whether it did."""
-        before, self._output.combined = self._output.combined, combine
-        return before
+        return self._output.combine(combine)
 
     def send(self, s: str | bytes) -> int:
         """Writes as much of it as the server takes, once it takes some, and returns how many bytes, or characters of text,
@@ -495,6 +494,22 @@ class _Output:
             self._session = session
             self._settle()
 
+    def combine(self, combined: bool) -> bool:
+        """Whether standard error is a part of standard output: what has come of both is in two parts. Returns whether it
+        was."""
+        before = self.combined
+        if self._session is not None and combined and not before:
+            self._keep_ahead()
+        with self._lock:
+            self.combined = combined
+            if combined:
+                self._data[0].extend(self._data[1])
+                self._data[1].clear()
+                # There may be more of the other than was taken.
+                self._ended[0] = all(self._ended)
+            self._settle()
+        return before
+
     def take(self, which: int, size: int, timeout: float | None) -> bytes:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -533,6 +548,10 @@ class _Output:
             self._watch.wait(0)
             with self._lock:
                 self._add(0, self._watch.read(), True)
+        self._keep_ahead()
+
+    def _keep_ahead(self) -> None:
+        """Takes what has come, as much as a window of Paramiko's holds."""
         for which in (0,) if self.combined else (0, 1):
             before = -1
             while before < len(self._data[which]) < _AHEAD and not self._ended[which]:
@@ -567,7 +586,9 @@ class _Output:
                 return self._add(which, self._watch.read(), True)
         try:
             if self.combined:
-                came = self._session.read_either(timeout).wait()
+                # Where both have come, always the same one first.
+                first = self._session.read(1, 0).wait()
+                came = (1, first) if first else self._session.read_either(timeout).wait()
             else:
                 data = self._session.read(which + 1, timeout).wait()
                 came = None if data is None else (which + 1, data)
