@@ -68,6 +68,14 @@ def not_keys(paramiko: Any, see: See, about: Any) -> None:
     for name in (*_CLASSES, "Ed25519Key"):
         see(name, raised(lambda: getattr(paramiko, name).from_private_key_file(str(text))))  # noqa: B023
     see(kind(lambda: paramiko.PKey.from_path(text)))
+    try:
+        paramiko.Ed25519Key.from_private_key_file(str(text))
+    except paramiko.SSHException as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_name != "__init__":
+            frame = frame.tb_next
+        # As tools do that show a traceback's variables.
+        see(frame is not None and kind(lambda: repr(frame.tb_frame.f_locals["self"])))
     pem = Path(about["directory"], "pem")
     pem.write_bytes(
         ec.generate_private_key(ec.SECP256R1()).private_bytes(

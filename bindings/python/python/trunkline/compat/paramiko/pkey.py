@@ -71,6 +71,8 @@ class PKey:
         key: Any = None,
         file_obj: IO[str] | IO[bytes] | None = None,
     ) -> None:
+        #: Empty until it is opened: a traceback may show a key that cannot be.
+        self.blob = b""
         if key is not None:
             data, file_obj = _serialized(key)
         if msg is not None:
@@ -286,9 +288,8 @@ class PKey:
 
     def get_bits(self) -> int:
         """Its size."""
-        fields = _fields(self.blob)
         if self.name == "ssh-rsa":
-            return int.from_bytes(fields[2], "big").bit_length()
+            return int.from_bytes(_fields(self.blob)[2], "big").bit_length() if self.blob else 0
         return int(self.name.rpartition("nistp")[2]) if "nistp" in self.name else 256 if self.name == "ssh-ed25519" else 0
 
     def can_sign(self) -> bool:
