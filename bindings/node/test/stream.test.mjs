@@ -7,7 +7,8 @@ import { pipeline } from 'node:stream/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
-import { all, ask, client } from './testbed.mjs';
+import { sessions, ssh2Server } from './ssh2-server.mjs';
+import { all, ask, client, ending, fresh } from './testbed.mjs';
 
 test('streams are binary clean and flow both ways', async (t) => {
   const { client: ssh } = await client(t);
@@ -89,6 +90,47 @@ test('a consumer that never reads holds up nobody else', async (t) => {
   assert.ok(stalled.readableLength <= 2 * 1024 * 1024);
   stalled.close();
   await once(stalled, 'close');
+});
+
+test('the exit is told in front of the end that the server sends right before it', async (t) => {
+  const where = await ssh2Server(t, sessions((accept, _reject, connection) => {
+    const session = accept();
+    session.on('exec', (accept) => {
+      const stream = accept();
+      const { outgoing: { id } } = stream;
+      stream.write('out');
+      connection._protocol.channelEOF(id);
+      // In a message of its own, which the client may read by itself.
+      setImmediate(() => {
+        connection._protocol.exitStatus(id, 5);
+        connection._protocol.channelClose(id);
+      });
+    });
+  }));
+  const ssh = fresh();
+  ssh.connect(where);
+  await once(ssh, 'ready');
+  for (let times = 0; times < 50; times += 1) {
+    const stream = await ask(ssh, 'exec', 'x');
+    const events = [];
+    for (const event of ['exit', 'end']) stream.on(event, () => events.push(event));
+    stream.stderr.on('end', () => events.push('end of error output')).resume();
+    stream.resume();
+    await ending(stream);
+    assert.deepEqual([events[0], events.length], ['exit', 3]);
+  }
+  const ended = ending(ssh);
+  ssh.end();
+  await ended;
+});
+
+test('an end of the output that no exit follows is told', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'exec >&- 2>&-; read line');
+  assert.equal((await all(stream)).length, 0);
+  assert.equal(stream.exitCode, undefined);
+  stream.end('line\n');
+  assert.deepEqual(await ending(stream), [0]);
 });
 
 test('standard error and output keep apart', async (t) => {
