@@ -421,10 +421,28 @@ class SFTP extends EventEmitter {
    * @param {Callback} callback
    */
   opendir(path, callback) {
-    return this._call({ op: 'readdir', path, full: false }, callback, (names) => {
+    return this._list(path, false, callback, (names) => {
       const number = this._nextDirectory++;
       this._directories.set(number, { path, names });
       return directoryHandle(number);
+    });
+  }
+
+  /**
+   * To the engine an empty path is the directory where the session began. To OpenSSH's server it is none: the server is asked, for
+   * a program that has lost its path must not work on another directory.
+   * @param {string} path
+   * @param {boolean} full
+   * @param {Callback | undefined} callback
+   * @param {(names: any[]) => any} shape
+   * @returns {boolean}
+   */
+  _list(path, full, callback, shape) {
+    const list = () => this._call({ op: 'readdir', path, full }, callback, shape);
+    if (path !== '') return list();
+    return this.stat(path, (error) => {
+      if (error) callback?.(error);
+      else list();
     });
   }
 
@@ -451,7 +469,7 @@ class SFTP extends EventEmitter {
       directory.names = undefined;
       where = directory.path;
     }
-    return this._call({ op: 'readdir', path: where, full }, callback, (names) => names.map(entryOf));
+    return this._list(where, full, callback, (names) => names.map(entryOf));
   }
 
   /** @param {string} path @param {Callback} callback */
