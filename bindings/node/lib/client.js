@@ -328,7 +328,7 @@ class Client extends EventEmitter {
     const finish = (/** @type {string[]} */ answers) => {
       if (answered) return;
       answered = true;
-      hub.answerQuestions(id, asked.question, (answers ?? []).map(String));
+      hub.answerQuestions(id, asked.question, Array.from(answers ?? [], String));
     };
     // Where the server asks, there is one log-in.
     const prompt = [...this._logins.values()].at(-1)?.prompt;
@@ -506,7 +506,7 @@ class Client extends EventEmitter {
       if (options === window) window = undefined;
     }
     if (this._lacksX11(options, callback)) return this;
-    const pty = window === false ? undefined : (window ?? true);
+    const pty = window === false ? undefined : typeof window === 'object' && window !== null ? window : true;
     this._session(sessionOptions('shell', '', { ...options, pty }), undefined, callback);
     return this;
   }
@@ -534,7 +534,8 @@ class Client extends EventEmitter {
     const sftp = new SFTP(hub.openSftp(this._connected(), pairs(variables)), this);
     if (!this._strict) {
       sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
-      sftp._explainCall = (fault) => toRequestError(fault, fault.message);
+      // The engine knows of the session's end, of which this side has not heard yet.
+      sftp._explainCall = (fault) => toRequestError(fault.kind === 'configuration' ? { ...fault, kind: 'network' } : fault, fault.message);
     }
     sftp._opening = callback;
     this._channels.add(sftp);
@@ -839,7 +840,8 @@ class Listener {
       case KIND.FAIL: {
         this.callback = undefined;
         const where = 'bindAddr' in place ? `${place.bindAddr}:${place.bindPort}` : place.socketPath;
-        callback?.(toRequestError(value, `Unable to bind to ${where}`));
+        // ssh2 asks the server, which refuses a place that is taken; the engine knows of the client's own.
+        callback?.(toRequestError(value.kind === 'local' ? { ...value, kind: 'limit' } : value, `Unable to bind to ${where}`));
         break;
       }
       case KIND.INCOMING:
@@ -925,7 +927,7 @@ function sessionOptions(kind, text, options) {
     stdio: stdioOptions(stdio),
     directory: stdio === undefined ? '' : process.cwd(),
     env: pairs(env ?? {}),
-    pty: pty ? terminal(pty) : undefined,
+    pty: pty === true || (typeof pty === 'object' && pty !== null) ? terminal(pty) : undefined,
     agentForward: typeof agentForward === 'boolean' ? agentForward : undefined,
   };
 }

@@ -96,8 +96,8 @@ function bytes(value) {
  * @returns {{ content?: Buffer, sealed?: boolean }}
  */
 function privateKey(config) {
-  const given = bytes(config.privateKey);
-  if (given === undefined || given.length === 0) return {};
+  const given = config.privateKey === '' ? undefined : bytes(config.privateKey);
+  if (given === undefined) return {};
   const content = Buffer.from(given);
   const passphrase = /** @type {any} */ (config.passphrase);
   if (isSealed(content, passphrase)) return { content, sealed: true };

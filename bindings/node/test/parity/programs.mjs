@@ -99,6 +99,9 @@ export const onOpenssh = {
   },
   'exec: a signal': async ({ client, see }) => command(client, see, 'exec', 'kill -TERM $$'),
   'exec: pty': async ({ client, see }) => command(client, see, 'exec', 'stty size; echo $TERM', { pty: { rows: 33, cols: 99, term: 'x' } }),
+  'exec: what is no terminal': async ({ client, see }) => {
+    for (const pty of [5, 'vt100', null, {}]) await command(client, see, 'exec', 'tty >/dev/null; echo $?', { pty });
+  },
   'exec: modes of a terminal': async ({ client, see }) => {
     // ECHO is 53 (RFC 4254 section 8).
     for (const modes of [{ ECHO: 0 }, Buffer.from([53, 0, 0, 0, 0, 0]), Buffer.alloc(0), { ECHO: 'x', ISIG: 0 }, { ECHO: NaN, NONSENSE: 1 }, { TTY_OP_END: 1 }, null, 'x']) {
@@ -171,6 +174,20 @@ export const onOpenssh = {
       pieces.push(...list.map(({ filename }) => filename));
     }
     see(pieces.sort());
+  },
+  'sftp: an empty path': async ({ client, see }) => {
+    const [, sftp] = await called(client, 'sftp');
+    for (const method of ['readdir', 'opendir', 'stat', 'realpath', 'readFile']) {
+      const [error, found] = await called(sftp, method, '');
+      see(method, shown(error, 'code'), typeof found);
+    }
+  },
+  'sftp: a stream that is read when the client ends': async ({ client, see }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const stream = sftp.createReadStream('/dev/zero');
+    stream.once('data', () => client.end());
+    const [error] = await once(stream, 'error');
+    see(error.message);
   },
   'subsys: one that there is not': async ({ client, see }) => command(client, see, 'subsys', 'nonsense'),
   'methods give the client': async ({ client, see, unused }) => {
@@ -444,6 +461,17 @@ export const onOpenssh = {
       see(cs.compress, sc.compress, cs.lang);
       made.end();
     }
+  },
+  'forwardIn: a place that the client has': async ({ client, see, directory }) => {
+    const [, port] = await called(client, 'forwardIn', '127.0.0.1', 0);
+    const socket = `${directory}/taken`;
+    await called(client, 'openssh_forwardInStreamLocal', socket);
+    for (const [method, ...place] of [['forwardIn', '127.0.0.1', port], ['openssh_forwardInStreamLocal', socket]]) {
+      const [error] = await called(client, method, ...place);
+      see(method, error.message.replace(port, 'PORT').replace(directory, ''));
+    }
+    await called(client, 'openssh_unforwardInStreamLocal', socket);
+    rmSync(socket, { force: true });
   },
   'forwardIn: addresses': async ({ client, see }) => {
     client.on('tcp connection', ({ destIP, srcIP }, accept) => {
@@ -1806,6 +1834,16 @@ export const alone = {
     for (const more of [{}, { forceIPv4: true }, { forceIPv6: true }]) {
       const { error } = await connected(ssh2, { host: 'no-such-host.invalid', username: 'me', ...more });
       see(shown(error, 'code', 'syscall', 'hostname'));
+    }
+  },
+  'an empty private key': async ({ ssh2, see, unused }) => {
+    for (const privateKey of ['', Buffer.alloc(0), ' ']) {
+      try {
+        const { error } = await connected(ssh2, { host: '127.0.0.1', port: unused, username: 'me', privateKey });
+        see(error.message.replace(unused, 'PORT'));
+      } catch (error) {
+        see(shown(error));
+      }
     }
   },
   'what connect() throws for': async ({ ssh2, see, encrypted, key, unused }) => {

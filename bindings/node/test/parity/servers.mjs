@@ -122,6 +122,23 @@ export const onOwnServer = {
     await closed(client);
     see(steps);
   },
+  'answers in the form of a text': async ({ ssh2, see, serve }) => {
+    const answered = [];
+    const where = await serve((connection) => connection.on('authentication', (context) => {
+      if (context.method !== 'keyboard-interactive') return context.reject(['keyboard-interactive']);
+      const prompts = ['One: ', 'Two: '].map((prompt) => ({ prompt, echo: false }));
+      return context.prompt(prompts, 'title', 'words', (answers) => {
+        answered.push(answers);
+        context.accept();
+      });
+    }));
+    const client = heard(ssh2, []);
+    client.on('keyboard-interactive', (_name, _instructions, _language, _prompts, finish) => finish('ab'));
+    client.connect({ ...where, tryKeyboard: true });
+    await once(client, 'ready');
+    client.end();
+    see(answered);
+  },
   'a new size without a terminal': async ({ ssh2, see, serve }) => {
     const where = await serve(lettingIn((connection) => connection.on('session', (accept) => {
       const session = accept();
