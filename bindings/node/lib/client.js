@@ -841,7 +841,8 @@ class Listener {
         this.callback = undefined;
         const where = 'bindAddr' in place ? `${place.bindAddr}:${place.bindPort}` : place.socketPath;
         // ssh2 asks the server, which refuses a place that is taken; the engine knows of the client's own.
-        callback?.(toRequestError(value.kind === 'local' ? { ...value, kind: 'limit' } : value, `Unable to bind to ${where}`));
+        const refused = value.code === 'ERR_LOCAL' ? { ...value, kind: 'limit' } : value;
+        callback?.(toRequestError(refused, `Unable to bind to ${where}`));
         break;
       }
       case KIND.INCOMING:
