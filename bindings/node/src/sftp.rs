@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 use serde_json::{Value, json};
@@ -124,7 +125,7 @@ pub(crate) struct SftpSession {
     /// Those that are under way.
     calls: TaskTracker,
     /// Those that JavaScript has just made, in their order.
-    made: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
+    made: mpsc::UnboundedSender<QueuedCall>,
     /// Ends it, and its calls.
     cancel: CancellationToken,
 }
@@ -137,13 +138,34 @@ const BEHIND_ANY_END: u64 = 1 << 52;
 const PIECE: usize = 256 * 1024;
 
 /// Begins calls one after the other, so that their first requests leave in this order: who does not wait for one operation
-/// before the next counts on it, and a file that is appended to has what came first first.
-async fn begin_in_order(mut calls: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
-    while let Some(mut call) = calls.recv().await {
-        if futures_util::poll!(&mut call).is_pending() {
-            tokio::spawn(call);
+/// before the next counts on it, and a file that is appended to has what came first first. What one request answers is told in
+/// the order of the server's answers, as in ssh2, where a program may put together what its callbacks get. Hence one task for
+/// all of these; what moves whole files has its own.
+async fn carry_in_order(mut calls: mpsc::UnboundedReceiver<QueuedCall>) {
+    let mut waiting = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            made = calls.recv() => match made {
+                None => break,
+                // It begins, as it continues, in the set: polled elsewhere it could miss its turn.
+                Some(QueuedCall { mut work, is_whole_file }) => waiting.push(async move {
+                    if !is_whole_file {
+                        work.await;
+                    } else if futures_util::poll!(&mut work).is_pending() {
+                        tokio::spawn(work);
+                    }
+                }),
+            },
+            Some(()) = waiting.next() => {}
         }
     }
+    while waiting.next().await.is_some() {}
+}
+
+/// A call whose turn to begin has not come.
+struct QueuedCall {
+    work: BoxFuture<'static, ()>,
+    is_whole_file: bool,
 }
 
 /// The result of an operation.
@@ -155,7 +177,7 @@ enum Outcome {
 impl SftpSession {
     pub(crate) fn new(runtime: &Runtime, target: u32, outbox: &Arc<Outbox>) -> Arc<Self> {
         let (made, calls) = mpsc::unbounded_channel();
-        runtime.spawn(begin_in_order(calls));
+        runtime.spawn(carry_in_order(calls));
         Arc::new(Self {
             made,
             target,
@@ -228,8 +250,13 @@ impl SftpSession {
     /// Does what is asked, and tells of it under `request`. The server is asked in the order of these calls.
     pub(crate) fn call(self: Arc<Self>, request: u32, call: SftpCall) {
         let (made, calls) = (self.made.clone(), self.calls.clone());
+        let is_whole_file = matches!(
+            call.op,
+            SftpOperation::Get | SftpOperation::Put | SftpOperation::ReadFile
+        );
+        let work = calls.track_future(self.carry_out(request, call)).boxed();
         // Without a reader the runtime has ended, and nobody waits.
-        let _ = made.send(calls.track_future(self.carry_out(request, call)).boxed());
+        let _ = made.send(QueuedCall { work, is_whole_file });
     }
 
     async fn carry_out(self: Arc<Self>, request: u32, call: SftpCall) {

@@ -799,6 +799,21 @@ export const onOpenssh = {
     see((await Promise.all(steps)).filter(([error]) => error).length);
     await called(sftp, 'unlink', log);
   },
+  'sftp: answers come in the order of the requests': async ({ client, see, directory }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const order = [];
+    const asked = Array.from({ length: 200 }, (_, number) => called(sftp, 'stat', number % 3 ? directory : '/nothing/here').then(() => order.push(number)));
+    await Promise.all(asked);
+    see(order);
+    const file = join(directory, 'in-pieces');
+    writeFileSync(file, Array.from({ length: 200 }, (_, number) => `${number}`.padStart(10)).join(''));
+    const [, handle] = await called(sftp, 'open', file, 'r');
+    let text = '';
+    const reads = Array.from({ length: 200 }, (_, number) => called(sftp, 'read', handle, Buffer.alloc(10), 0, 10, 10 * number).then(([, , piece]) => (text += piece)));
+    await Promise.all(reads);
+    await called(sftp, 'close', handle);
+    see(text === readFileSync(file, 'utf8'));
+  },
   'sftp: servers that do not start': async ({ ssh2, see, broken }) => {
     for (const config of broken) {
       const made = await connected(ssh2, config);
