@@ -99,7 +99,7 @@ export const onOpenssh = {
   },
   'exec: a signal': async ({ client, see }) => command(client, see, 'exec', 'kill -TERM $$'),
   'exec: pty': async ({ client, see }) => command(client, see, 'exec', 'stty size; echo $TERM', { pty: { rows: 33, cols: 99, term: 'x' } }),
-  'exec: what is no terminal': async ({ client, see }) => {
+  'exec: values of pty': async ({ client, see }) => {
     for (const pty of [5, 'vt100', null, {}]) await command(client, see, 'exec', 'tty >/dev/null; echo $?', { pty });
   },
   'exec: modes of a terminal': async ({ client, see }) => {

@@ -248,7 +248,7 @@ def full_buffers(paramiko: Any, see: See, about: Any) -> None:
 
 
 def words_of_proxies(paramiko: Any, see: See, about: Any) -> None:
-    """What a proxy command says on standard error is kept, and not shown."""
+    """Standard error of a proxy command is kept, and not shown."""
     proxy = paramiko.ProxyCommand("sh -c 'echo trouble >&2; cat'")
     proxy.settimeout(10)
     see(proxy.send(b"hello"), proxy.recv(5), proxy.process.stderr.readline())

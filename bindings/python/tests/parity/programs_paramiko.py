@@ -777,7 +777,7 @@ def events(paramiko: Any, see: See, about: Any) -> None:
     time.sleep(0)
 
 
-def combined(paramiko: Any, see: See, about: Any) -> None:
+def combine_outputs(paramiko: Any, see: See, about: Any) -> None:
     """Both outputs as one: what came before is in two parts, standard output first."""
     transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
     transport.start_client(timeout=10)
@@ -800,7 +800,7 @@ def combined(paramiko: Any, see: See, about: Any) -> None:
 
 
 on_paramiko: dict[str, Program] = {
-    "combined outputs": combined,
+    "combined outputs": combine_outputs,
     "passwords": passwords,
     "questions": questions,
     "log-ins in steps": steps,

@@ -76,7 +76,7 @@ def output_and_status(pssh: Any, see: See, about: Any) -> None:
 
 
 def disconnecting(pssh: Any, see: See, about: Any) -> None:
-    """What commands write after it can be read, and more can be run."""
+    """Output after it can be read, and more commands can be run."""
     client = _one(pssh, about)
     outputs = [client.run_command(f"sleep 0.{number}; echo {number}; exit {number}") for number in (1, 3)]
     client.disconnect()

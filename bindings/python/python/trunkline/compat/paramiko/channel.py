@@ -495,7 +495,7 @@ class _Output:
             self._settle()
 
     def combine(self, combined: bool) -> bool:
-        """Whether standard error is a part of standard output: what has come of both is in two parts. Returns whether it
+        """Make standard error a part of standard output, behind what has come of that, or part them. Returns whether it
         was."""
         before = self.combined
         if self._session is not None and combined and not before:

@@ -16,7 +16,7 @@ from ._stream import Stream
 from .agent import Agent
 from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
 from .hostkeys import HostKeys
-from .pkey import PKey, opened
+from .pkey import PKey, open_key
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
 from .ssh_exception import (
@@ -359,7 +359,7 @@ def _key_of(path: str, passphrase: str | None) -> PKey | Exception:
         # The key stands beside it.
         certificate, path = path, path[: -len(_CERTIFICATE)]
     try:
-        key = opened(path, passphrase)
+        key = open_key(path, passphrase)
         if certificate is not None:
             key.load_certificate(certificate)
     except PasswordRequiredException as error:

@@ -199,7 +199,7 @@ class PKey:
         that package's ``ValueError`` for what it cannot read either, if it is installed."""
         password = password or passphrase
         try:
-            return opened(path, password)
+            return open_key(path, password)
         except PasswordRequiredException:
             raise
         except SSHException:
@@ -638,7 +638,7 @@ def _with_passphrase(content: bytes, old: str | None, new: str | None, form: str
         return key.read_bytes()
 
 
-def opened(path: str | os.PathLike[str], password: str | bytes | None) -> PKey:
+def open_key(path: str | os.PathLike[str], password: str | bytes | None) -> PKey:
     """The key in a file, in the class of its type, with the certificate beside it; or that of a certificate's file."""
     plain = os.path.expanduser(os.fspath(path))
     certificate = plain if plain.endswith(_CERTIFICATE) else plain + _CERTIFICATE
