@@ -56,6 +56,7 @@ mod progress;
 mod rate;
 mod reason;
 mod sessions;
+mod shells;
 mod small;
 mod source;
 mod sources;

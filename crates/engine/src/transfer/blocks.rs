@@ -14,10 +14,9 @@ use bytes::Bytes;
 use trunkline_request::shell::quote;
 
 use super::blocking::blocking_steps;
-use super::path::{self, directory_and_name, shown};
+use super::path::{self, directory_and_name};
 use super::progress::Checking;
 use super::sessions::Sessions;
-use crate::connection::session::Command;
 use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::Sftp;
@@ -63,9 +62,8 @@ impl End<'_> {
                     Ok(directory) => path::in_root(&directory, &directory_and_name(path).1),
                     Err(_) => return Ok(None),
                 };
-                let _turn = sessions.hashing().await;
                 let files = [(path, count)];
-                let hashes = remote_hashes(&host, &files, own, checking).await;
+                let hashes = remote_hashes(sessions, &host, &files, own, checking).await;
                 Ok(hashes.and_then(|mut files| files.pop()))
             }
         }
@@ -186,10 +184,10 @@ pub(super) async fn whole_there(
             false => path::in_root(&home, path),
         })
         .collect();
-    let _turn = sessions.hashing().await;
     // Two programs may print a line for each.
     let most = paths.iter().map(|path| 2 * (path.len() + 80)).sum();
-    let output = shell(&host, script_of_whole(&paths), most, |_| ()).await;
+    let shells = sessions.shells();
+    let output = shells.run(&host, &script_of_whole(&paths), most, |_| ()).await;
     Ok(output.map(|output| parse_whole(&output, &paths)))
 }
 
@@ -208,7 +206,7 @@ const PROGRAMS: &str = "if command -v openssl >/dev/null && openssl dgst -sha256
 /// Makes a script that runs one program for all names, and one for each name that would be printed escaped, after its
 /// number. It asks for the other programs only where openssl fails, also for a file that it cannot read: asking takes as long
 /// as hashing 500 small files.
-fn script_of_whole(paths: &[Bytes]) -> Bytes {
+fn script_of_whole(paths: &[Bytes]) -> Vec<u8> {
     let (special, usual): (Vec<_>, Vec<_>) = paths.iter().enumerate().partition(|(_, path)| is_special(path));
     let mut script = Vec::new();
     if !usual.is_empty() {
@@ -230,7 +228,7 @@ fn script_of_whole(paths: &[Bytes]) -> Bytes {
         script.push(b'\n');
     }
     script.extend_from_slice(b"exit 0\n");
-    script.into()
+    script
 }
 
 /// Finds the hashes in a script's output, by names or numbers.
@@ -261,6 +259,7 @@ fn parse_whole(output: &[u8], paths: &[Bytes]) -> Vec<Option<Hash>> {
 
 /// Hashes blocks of files on a server, as many as are stated for each; `None` if the server cannot.
 async fn remote_hashes(
+    sessions: &Sessions,
     host: &Host,
     files: &[(Bytes, u64)],
     own: bool,
@@ -271,39 +270,14 @@ async fn remote_hashes(
     let most = usize::try_from(count).ok()?.saturating_mul(80);
     let lines = |output: &[u8]| output.iter().filter(|byte| **byte == b'\n').count() as u64;
     let seen = |output: &[u8]| checking.add_hashed(lines(output) * BLOCK);
-    let output = shell(host, script(files, own), most, seen).await?;
+    let shells = sessions.shells();
+    let output = shells.run(host, &script(files, own), most, seen).await?;
     Some(parse(&output))
-}
-
-/// Returns the output of a script on a server, without that of login scripts; `None` if it fails or prints more than
-/// is allowed. Calls `seen` for output as it arrives.
-pub(super) async fn shell(
-    host: &Host,
-    script: Bytes,
-    most: usize,
-    seen: impl FnMut(&[u8]),
-) -> Option<Vec<u8>> {
-    // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
-    let session = host.start(&Command::exec("exec sh")).await.ok()?;
-    let output = session
-        .output_within(Some(script), most.saturating_add(64 * 1024), seen)
-        .await
-        .ok()??;
-    if !output.status.success() {
-        let words = shown(&output.stderr);
-        tracing::debug!(
-            "a script failed on {}: {}",
-            host.config().original_host,
-            words.trim_end()
-        );
-        return None;
-    }
-    Some(output.stdout)
 }
 
 /// Makes a script that hashes blocks. With `own` it fails unless each file is a regular one of the user's, with one name,
 /// that nobody else may write.
-fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
+fn script(files: &[(Bytes, u64)], own: bool) -> Vec<u8> {
     // An unreadable file would get the hash of an empty one, like every other unreadable file: dd's status counts.
     let mut script = format!(
         "{PROGRAMS}exec 3>&1\n\
@@ -328,9 +302,7 @@ fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
         script.extend(quote(path));
         script.extend_from_slice(format!(" {count} </dev/null\n").as_bytes());
     }
-    // Some servers never tell a command that its input has ended.
-    script.extend_from_slice(b"exit 0\n");
-    script.into()
+    script
 }
 
 /// Reads a script's output: a line for each block, and an empty one after each file.
@@ -421,17 +393,12 @@ mod tests {
         let content: Vec<u8> = (0..BLOCK * 2 + 5).map(|n| (n / 999) as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let name = Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes());
-        let mut shell = std::process::Command::new("sh")
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
         let files = [(name.clone(), 3), (name, 1)];
-        // The script ends by itself: not every server tells it that the input has ended.
-        let mut input = shell.stdin.take().unwrap();
-        std::io::Write::write_all(&mut input, &script(&files, true)).unwrap();
-        let output = shell.wait_with_output().unwrap();
-        drop(input);
+        let output = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(std::str::from_utf8(&script(&files, true)).unwrap())
+            .output()
+            .unwrap();
         assert!(output.status.success());
         let ours = local_hashes(&File::open(&path).unwrap(), 3, |_| true).unwrap();
         assert_eq!(parse(&output.stdout), [ours.clone(), ours[..1].to_vec()]);

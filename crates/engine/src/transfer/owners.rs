@@ -11,7 +11,6 @@ use trunkline_request::shell::quote;
 use trunkline_sftp::Request;
 
 use super::blocking::blocking;
-use super::blocks;
 use super::place::Place;
 use super::sessions::Sessions;
 use crate::error::Error;
@@ -197,8 +196,8 @@ async fn number_there(sessions: &Sessions, database: Database, name: &str) -> Op
     let mut script = format!("exec getent {} ", database.name()).into_bytes();
     script.extend(quote(name.as_bytes()));
     script.push(b'\n');
-    let _turn = sessions.hashing().await;
-    let output = blocks::shell(&host, script.into(), LONGEST_LINE, |_| ()).await?;
+    let shells = sessions.shells();
+    let output = shells.run(&host, &script, LONGEST_LINE, |_| ()).await?;
     Lines::parse(&output).numbers.get(name).copied()
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, OnceCell};
 use trunkline_request::Backoff;
 use trunkline_request::copy::Waiting;
 use trunkline_request::failure::Failure;
 
+use super::shells::Shells;
 use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;
@@ -22,13 +23,10 @@ pub(super) struct Sessions {
     shared: Arc<Shared>,
     /// The round-trip time, measured on the first session when first needed.
     rtt: OnceCell<Duration>,
-    hashing: Semaphore,
+    shells: Shells,
     /// The sessions send files to the server.
     sends: AtomicBool,
 }
-
-/// The most shells at once that hash files on a server: its cores bound them, and each takes one of MaxSessions.
-const HASHING: usize = 4;
 
 /// The sessions that get a connection of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +154,7 @@ impl Sessions {
                 measure: OnceLock::new(),
             }),
             rtt: OnceCell::new(),
-            hashing: Semaphore::new(HASHING),
+            shells: Shells::default(),
             sends: AtomicBool::new(false),
         }
     }
@@ -195,10 +193,9 @@ impl Sessions {
         known.is_some_and(|rtt| rtt < NEAR)
     }
 
-    /// Waits for a turn to hash on the server.
-    pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed.
-        self.hashing.acquire().await.ok()
+    /// Returns the copy's shells on the server.
+    pub(super) fn shells(&self) -> &Shells {
+        &self.shells
     }
 
     /// Returns what a copy without a session waits for.

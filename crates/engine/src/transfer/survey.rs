@@ -7,12 +7,11 @@
 //! ([ADR 39](../../../../docs/adr/0039-listings-by-find.md)).
 
 use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
@@ -22,8 +21,8 @@ use trunkline_request::shell::quote;
 use super::job::Job;
 use super::path;
 use super::sessions::Sessions;
+use super::shells::{PATIENCE, Shell};
 use super::there::{Listing, Listings};
-use crate::connection::session::Command;
 use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp, Times};
 
 /// The directories that were asked for before a shell is worth its start.
@@ -37,11 +36,9 @@ const WAITING: usize = 32;
 const AT_ONCE: usize = 4;
 /// Names of each batch that are looked at over SFTP, too.
 const SAMPLES: usize = 2;
-/// So long a command may say nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Beyond this a survey's round trips cost more than its CPU saves.
 const FAR: Duration = Duration::from_millis(25);
-/// The longest record, and all that a login script may say.
+/// The longest record.
 const LONGEST: usize = 64 * 1024;
 
 /// A copy's way to ask for directories below its target's root.
@@ -102,23 +99,22 @@ async fn survey(
     if sessions.rtt().await.ok()? > FAR || !sessions.first().is_sftp_server().await.ok()? {
         return None;
     }
-    let (host, command) = (sessions.host()?, Command::exec("exec sh"));
+    let host = sessions.host()?;
     // A shell may start in another directory than SFTP.
     let realpath = sessions.with(|sftp: Sftp| async move { sftp.realpath(root).await });
-    let (shell, there) = tokio::join!(host.start(&command), realpath);
-    let mut shell = shell.ok()?;
-    shell.stdin.send(preamble(&there.ok()?)).await.ok()?;
+    let (shell, there) = tokio::join!(Shell::start(&host), realpath);
+    let mut shell = shell?;
+    shell.send(preamble(&there.ok()?)).await?;
     let mut waiting = VecDeque::from([first]);
     let mut asked: VecDeque<Batch> = VecDeque::new();
     let mut sampled = FuturesUnordered::new();
-    let mut records = Records::default();
     let mut is_proven = false;
     loop {
         let is_worth = waiting.len() >= WAITING || asked.is_empty() && sampled.is_empty();
         if !waiting.is_empty() && asked.len() < AT_ONCE && is_worth {
             let (batch, line) = Batch::take_from(&mut waiting, &job.there);
             asked.push_back(batch);
-            shell.stdin.send(line).await.ok()?;
+            shell.send(line).await?;
             continue;
         }
         tokio::select! {
@@ -130,21 +126,18 @@ async fn survey(
             }
             // Whatever a server runs instead of a shell may wait for something, too.
             () = tokio::time::sleep(PATIENCE), if !asked.is_empty() => return None,
-            output = shell.stdout.chunk() => {
-                records.add(&output?);
-                while let Some(record) = records.next()? {
-                    let batch = asked.front_mut()?;
-                    let Some(is_whole) = batch.take(&record)? else {
-                        continue;
-                    };
-                    let mut batch = asked.pop_front()?;
-                    batch.is_whole = is_whole;
-                    // No find that takes these words.
-                    if !is_whole && !is_proven {
-                        return None;
-                    }
-                    sampled.push(sample(batch, sessions, root));
+            record = shell.next(LONGEST) => {
+                let batch = asked.front_mut()?;
+                let Some(is_whole) = batch.take(&record?)? else {
+                    continue;
+                };
+                let mut batch = asked.pop_front()?;
+                batch.is_whole = is_whole;
+                // No find that takes these words.
+                if !is_whole && !is_proven {
+                    return None;
                 }
+                sampled.push(sample(batch, sessions, root));
             }
         }
     }
@@ -173,51 +166,15 @@ async fn sample(batch: Batch, sessions: &Sessions, root: &Bytes) -> Option<Batch
     Some(batch)
 }
 
-/// Returns the shell's first lines. A login script's words are before the mark.
+/// Returns the shell's first lines.
 fn preamble(root: &[u8]) -> Bytes {
-    let mut script = b"exec 2>/dev/null; LC_ALL=C; TZ=UTC0; export LC_ALL TZ; unset CDPATH; cd ".to_vec();
+    let mut script = b"LC_ALL=C; TZ=UTC0; export LC_ALL TZ; unset CDPATH; cd ".to_vec();
     script.extend(quote(root));
     script.extend_from_slice(
         b" || exit 3\n\
-          f() { find \"$@\" -maxdepth 1 -printf '%d %y %m %s %T@ %U %G %p\\0' </dev/null; printf 'E %s\\0' $?; }\n\
-          printf '\\0%s %s\\0' here begins\n",
+          f() { find \"$@\" -maxdepth 1 -printf '%d %y %m %s %T@ %U %G %p\\0' </dev/null; printf 'E %s\\0' $?; }\n",
     );
     script.into()
-}
-
-const MARK: &[u8] = b"here begins";
-
-/// Output, cut into records that end with a NUL.
-#[derive(Default)]
-struct Records {
-    buffer: BytesMut,
-    has_begun: bool,
-    /// Bytes before the mark.
-    before: usize,
-}
-
-impl Records {
-    fn add(&mut self, output: &[u8]) {
-        self.buffer.extend_from_slice(output);
-    }
-
-    /// The next record; `None` within for none yet, and `None` where they are longer than they may be.
-    fn next(&mut self) -> Option<Option<BytesMut>> {
-        while self.before < LONGEST
-            && let Ok(record) = CStr::from_bytes_until_nul(&self.buffer)
-        {
-            let end = record.count_bytes();
-            let mut record = self.buffer.split_to(end + 1);
-            record.truncate(end);
-            if self.has_begun {
-                return Some(Some(record));
-            }
-            self.has_begun = record == MARK;
-            self.before += end + 1;
-        }
-        let unread = self.buffer.len() + self.before;
-        (unread < LONGEST || self.has_begun && self.buffer.len() < LONGEST).then_some(None)
-    }
 }
 
 /// Directories that one command lists.
@@ -436,7 +393,7 @@ mod tests {
         wants.unzip()
     }
 
-    /// Asks a real shell about directories below `root`, behind a login script's words.
+    /// Asks a real shell about directories below `root`.
     fn ask(
         there: &Listings,
         root: &Path,
@@ -451,11 +408,8 @@ mod tests {
             .arg(OsStr::from_bytes(&script))
             .output()
             .unwrap();
-        let mut records = Records::default();
-        records.add(b"welcome\0E 0\0");
-        records.add(&ran.stdout);
-        while let Some(record) = records.next().unwrap() {
-            if let Some(is_whole) = batch.take(&record).expect("a record") {
+        for record in ran.stdout.split(|byte| *byte == 0) {
+            if let Some(is_whole) = batch.take(record).expect("a record") {
                 batch.is_whole = is_whole;
                 return (batch, found);
             }
@@ -567,15 +521,5 @@ mod tests {
             let record = format!("1 f 644 4 12.5 0 0 {name}");
             assert!(batch.take(record.as_bytes()).is_none(), "{name}");
         }
-    }
-
-    #[test]
-    fn words_without_end_are_no_records() {
-        let mut noise = Records::default();
-        noise.add(&vec![0; 2 * LONGEST]);
-        assert!(noise.next().is_none());
-        let mut record = Records::default();
-        record.add(&[b"\0", MARK, b"\0", &[b'x'; LONGEST]].concat());
-        assert!(record.next().is_none());
     }
 }
