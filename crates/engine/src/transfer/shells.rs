@@ -144,8 +144,9 @@ impl Records {
     }
 }
 
-/// The shells of a copy on one server. A login shell may take longer to start than a script to run, so a shell is kept for the
-/// next script, and another one is started only for a script that has waited for [`WORTH`] starts.
+/// The shells of a copy on one server. A login shell may take longer to start than a script to run, so a shell goes on with a
+/// script that waits, and another one is started only for a script that has waited for [`WORTH`] starts. A shell without a
+/// script ends, since it takes one of the sessions that others may want.
 #[derive(Debug, Default)]
 pub(super) struct Shells {
     state: Mutex<State>,
@@ -154,7 +155,10 @@ pub(super) struct Shells {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Shells for scripts that wait.
     idle: Vec<Shell>,
+    /// The scripts that wait.
+    waiting: usize,
     /// The shells that run a script or are being started.
     running: usize,
     /// The time that a shell has taken to begin.
@@ -165,6 +169,9 @@ struct State {
 
 /// A script's turn.
 struct Turn<'a>(&'a Shells);
+
+/// A script's place among those that wait.
+struct Waiting<'a>(&'a Shells);
 
 impl Shells {
     /// Returns the output of a script; `None` if there is no shell, the script fails, or it prints more than `most` bytes.
@@ -196,7 +203,7 @@ impl Shells {
                 (shell, answer)
             }
         };
-        self.state().idle.push(shell);
+        self.state().keep(shell);
         if status != b"0"[..] {
             let host = &host.config().original_host;
             tracing::debug!("a script failed on {host}: {}", String::from_utf8_lossy(&status));
@@ -208,28 +215,15 @@ impl Shells {
     /// Waits until a script may run. Returns the shell to run it, or `None` to start another one.
     async fn wait_for_turn(&self) -> (Turn<'_>, Option<Shell>) {
         let asked = Instant::now();
+        self.state().waiting += 1;
+        let _waiting = Waiting(self);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let wait = {
-                let mut state = self.state();
-                let wait = match state.running {
-                    0 => Some(Duration::ZERO),
-                    MOST.. => None,
-                    _ => state.start.map(|start| {
-                        let since = state.started.map_or(asked, |started| started.max(asked));
-                        (WORTH * start).saturating_sub(since.elapsed())
-                    }),
-                };
-                if !state.idle.is_empty() || wait == Some(Duration::ZERO) {
-                    let shell = state.idle.pop();
-                    state.running += 1;
-                    if shell.is_none() {
-                        state.started = Some(Instant::now());
-                    }
-                    return (Turn(self), shell);
-                }
-                wait
+            let begun = self.state().begin(asked);
+            let wait = match begun {
+                Ok(shell) => return (Turn(self), shell),
+                Err(wait) => wait,
             };
             let patience = async {
                 match wait {
@@ -246,6 +240,42 @@ impl Shells {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Begins the turn of a script that waits since `asked`. Returns the shell to run it, or `None` to start another one; the
+    /// error is the time after which to try again, or `None` for the next change.
+    fn begin(&mut self, asked: Instant) -> Result<Option<Shell>, Option<Duration>> {
+        let wait = match self.running {
+            0 => Some(Duration::ZERO),
+            MOST.. => None,
+            _ => self.start.map(|start| {
+                let since = self.started.map_or(asked, |started| started.max(asked));
+                (WORTH * start).saturating_sub(since.elapsed())
+            }),
+        };
+        let shell = self.idle.pop();
+        if shell.is_none() {
+            if wait != Some(Duration::ZERO) {
+                return Err(wait);
+            }
+            self.started = Some(Instant::now());
+        }
+        self.running += 1;
+        Ok(shell)
+    }
+
+    fn keep(&mut self, shell: Shell) {
+        if self.idle.len() < self.waiting {
+            self.idle.push(shell);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state().waiting -= 1;
     }
 }
 
