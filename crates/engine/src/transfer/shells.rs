@@ -19,7 +19,7 @@ const MOST: usize = 4;
 /// The number of starts that a script waits before another shell is started, and between two starts.
 const WORTH: u32 = 2;
 /// The time that a shell may take to begin: a server may run something else instead, which waits for input.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes that login scripts may print.
 const NOISE: usize = 64 * 1024;
 /// The record that ends the output of login scripts.
@@ -203,7 +203,11 @@ impl Shells {
                 (shell, answer)
             }
         };
-        self.state().keep(shell);
+        let unwanted = self.state().keep(shell);
+        if let Some(mut shell) = unwanted {
+            // Some servers never tell a command that its input has ended.
+            shell.send(Bytes::from_static(b"exit\n")).await;
+        }
         if status != b"0"[..] {
             let host = &host.config().original_host;
             tracing::debug!("a script failed on {host}: {}", String::from_utf8_lossy(&status));
@@ -266,10 +270,13 @@ impl State {
         Ok(shell)
     }
 
-    fn keep(&mut self, shell: Shell) {
-        if self.idle.len() < self.waiting {
-            self.idle.push(shell);
+    /// Keeps a shell for a script that waits, or returns it.
+    fn keep(&mut self, shell: Shell) -> Option<Shell> {
+        if self.idle.len() >= self.waiting {
+            return Some(shell);
         }
+        self.idle.push(shell);
+        None
     }
 }
 

@@ -21,7 +21,7 @@ use trunkline_request::shell::quote;
 use super::job::Job;
 use super::path;
 use super::sessions::Sessions;
-use super::shells::{PATIENCE, Shell};
+use super::shells::Shell;
 use super::there::{Listing, Listings};
 use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp, Times};
 
@@ -38,6 +38,8 @@ const AT_ONCE: usize = 4;
 const SAMPLES: usize = 2;
 /// Beyond this a survey's round trips cost more than its CPU saves.
 const FAR: Duration = Duration::from_millis(25);
+/// The time that a command may say nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest record.
 const LONGEST: usize = 64 * 1024;
 
