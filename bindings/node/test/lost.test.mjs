@@ -22,19 +22,19 @@ const closing = '(emitter) => new Promise((done) => emitter.once("close", done))
 const OPERATIONS = {
   closed: 'connection.closed',
   run: 'connection.run("sleep 1000")',
-  'run, with output': 'connection.run("while echo line; do echo line >&2; sleep 0.001; done")',
+  'run, with output': 'connection.run("while echo line; do echo line >&2; sleep 0.02; done")',
   'run, with much output': 'connection.run("yes | head -c 30000000; sleep 1000")',
   'run, with input': 'connection.run("sleep 1000", { input: Buffer.alloc(8_000_000) })',
-  'stream that is read': '(async () => { for await (const chunk of connection.stream("while echo line; do sleep 0.001; done")); })()',
+  'stream that is read': '(async () => { for await (const chunk of connection.stream("while echo line; do sleep 0.02; done")); })()',
   'stream that is read slowly': `(async () => {
-    for await (const chunk of connection.stream('while echo line; do sleep 0.001; done')) await new Promise((done) => setTimeout(done, 5));
+    for await (const chunk of connection.stream('while echo line; do sleep 0.02; done')) await new Promise((done) => setTimeout(done, 5));
   })()`,
   'standard error alone': `(async () => {
-    const stream = connection.stream('while echo line >&2; do sleep 0.001; done').on('error', () => {});
+    const stream = connection.stream('while echo line >&2; do sleep 0.02; done').on('error', () => {});
     for await (const chunk of stream.stderr);
   })()`,
   'output beside errors that nobody reads': `(async () => {
-    for await (const chunk of connection.stream('yes >&2 & while echo line; do sleep 0.001; done'));
+    for await (const chunk of connection.stream('yes >&2 & while echo line; do sleep 0.02; done'));
   })()`,
   'room to write': `new Promise((done) => {
     const stream = connection.stream('yes');
@@ -42,7 +42,7 @@ const OPERATIONS = {
     stream.write(Buffer.alloc(8_000_000), done);
   })`,
   shell: '(async () => { for await (const chunk of connection.shell()); })()',
-  'exec, by its close': 'ask(ssh, "exec", "while echo line; do sleep 0.001; done").then((stream) => closing(stream.resume()))',
+  'exec, by its close': 'ask(ssh, "exec", "while echo line; do sleep 0.02; done").then((stream) => closing(stream.resume()))',
   tunnel: 'connection.forwardOut("127.0.0.1", port).then(async (tunnel) => { for await (const chunk of tunnel); })',
   'local socket': 'connection.forwardOutLocalSocket(place + ".s", "127.0.0.1", port).then(() => connection.closed)',
   listener: 'ask(ssh, "forwardIn", "127.0.0.1", 0).then(() => connection.closed)',

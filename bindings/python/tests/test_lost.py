@@ -17,9 +17,9 @@ from conftest import Testbed
 #: Operations that do not end by themselves, on ``box`` and ``directory``.
 OPERATIONS = {
     "run": "box.run('sleep 1000')",
-    "run, with output": "box.run('while echo line; do echo line >&2; sleep 0.001; done')",
+    "run, with output": "box.run('while echo line; do echo line >&2; sleep 0.02; done')",
     "run, with input": "box.run('sleep 1000', input=bytes(8_000_000))",
-    "lines": "[None for line in box.start('while echo line; do sleep 0.001; done').stdout]",
+    "lines": "[None for line in box.start('while echo line; do sleep 0.02; done').stdout]",
     "wait": "box.start('sleep 1000').wait()",
     "input": "[box.start('sleep 1000', encoding=None).stdin.write(bytes(8_000_000)) for turn in range(2)]",
     "sftp, a read": "box.sftp().read_bytes(f'{directory}/fifo')",
@@ -27,9 +27,9 @@ OPERATIONS = {
 }
 ASYNC_OPERATIONS = {
     "run": "await box.run('sleep 1000')",
-    "run, with output": "await box.run('while echo line; do echo line >&2; sleep 0.001; done')",
+    "run, with output": "await box.run('while echo line; do echo line >&2; sleep 0.02; done')",
     "run, with input": "await box.run('sleep 1000', input=bytes(8_000_000))",
-    "lines": "[None async for line in (await box.start('while echo line; do sleep 0.001; done')).stdout]",
+    "lines": "[None async for line in (await box.start('while echo line; do sleep 0.02; done')).stdout]",
     "wait": "await (await box.start('sleep 1000')).wait()",
     "sftp, a read": "await (await box.sftp()).read_bytes(f'{directory}/fifo')",
 }

@@ -381,6 +381,8 @@ class PKey:
     def _written(self, password: str | None, form: str | None = None) -> bytes:
         if not self._content:
             raise SSHException("there is no private half to write")
+        if form == "PEM" and 0 < len((password or "").encode()) < _PEM_PASSPHRASE:
+            form = "RFC4716"
         words = b"-----BEGIN OPENSSH " if form == "RFC4716" else f"-----BEGIN {self._tag()} ".encode()
         has_form = form is None or self._content.lstrip().startswith(words)
         return _with_passphrase(self._content, self.passphrase, password, form, is_to_change=not has_form)
@@ -595,6 +597,9 @@ def _refuse_as_cryptography(content: bytes, password: str | bytes | None) -> Non
     if not isinstance(loaded, tuple(getattr(module, name) for module, (_, name) in zip(modules, kinds))):
         raise UnknownKeyType(type(loaded), content)
 
+
+#: The bytes that OpenSSH wants of a PEM file's passphrase; with a shorter one, a key is written in OpenSSH's own form.
+_PEM_PASSPHRASE = 5
 
 #: Answers ssh-keygen's questions; nobody else sees the environment of one's programs.
 _ASKPASS = """#!/bin/sh
