@@ -56,6 +56,13 @@ def _one(pssh: Any, about: Any, **more: Any) -> Any:
     return SSHClient(about["address"], **{**where, **more})
 
 
+def _said(client: Any, output: Any) -> tuple[list[str], int]:
+    """The output and the status of one host's command: the original has no status yet where the output has just ended."""
+    lines = list(output.stdout)
+    client.wait_finished(output)
+    return lines, output.exit_code
+
+
 def output_and_status(pssh: Any, see: See, about: Any) -> None:
     client = _parallel(pssh, about)
     output = client.run_command("echo $0 me; echo 'two  '; printf 'no end'; echo err >&2; exit 3")
@@ -81,12 +88,10 @@ def disconnecting(pssh: Any, see: See, about: Any) -> None:
     outputs = [client.run_command(f"sleep 0.{number}; echo {number}; exit {number}") for number in (1, 3)]
     client.disconnect()
     client.disconnect()
-    see([(list(output.stdout), output.exit_code) for output in outputs])
-    again = client.run_command("echo again")
-    see(list(again.stdout), again.exit_code)
+    see([_said(client, output) for output in outputs])
+    see(_said(client, client.run_command("echo again")))
     with _one(pssh, about) as other:
-        output = other.run_command("echo read; exit 2")
-        see(list(output.stdout), output.exit_code)
+        see(_said(other, other.run_command("echo read; exit 2")))
 
 
 def status_after_reading(pssh: Any, see: See, about: Any) -> None:
