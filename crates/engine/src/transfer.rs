@@ -188,11 +188,11 @@ pub async fn copy_at(
     if copied.is_ok() {
         copied = hard_links::make(&job, &to, &top.root).await;
     }
-    job.more_specials();
+    job.report_more_specials();
     if copied.is_ok() && !job.is_over() {
         for path in job.filters.missing() {
             let message = format!("{}: no such file in the source", shown(&path));
-            progress.failed(path.into(), message);
+            progress.report_failed(path.into(), message);
         }
     }
     let deleted = match &copied {
@@ -202,7 +202,7 @@ pub async fn copy_at(
     // Whatever happened: a directory that the user can only read is writable until then.
     let finished = finish::directories(&job, &to, &top.root).await;
     copied.and(deleted).and(finished)?;
-    Ok(progress.ended())
+    Ok(progress.final_snapshot())
 }
 
 async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) -> Result<(), Error> {

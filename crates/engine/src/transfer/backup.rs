@@ -62,7 +62,7 @@ impl Backups {
             let _ = sftp.remove(&new).await;
             renamed
         };
-        sessions.with(keep).await
+        sessions.retry(keep).await
     }
 
     /// Creates the directory for backups, wherever the user put it, and the directories of a path in it. No link below it is
@@ -76,11 +76,11 @@ impl Backups {
             }
             if nth == 0 {
                 sessions
-                    .with(async |sftp: Sftp| make_directories_there(&sftp, top, BACKUPS_MODE).await)
+                    .retry(async |sftp: Sftp| make_directories_there(&sftp, top, BACKUPS_MODE).await)
                     .await?;
             } else {
                 sessions
-                    .with(async |sftp: Sftp| make_directory(&sftp, &directory).await)
+                    .retry(async |sftp: Sftp| make_directory(&sftp, &directory).await)
                     .await?;
             }
             self.add(directory);

@@ -173,7 +173,7 @@ pub(super) async fn whole_there(
         true => Bytes::new(),
         false => {
             sessions
-                .with(|sftp: Sftp| async move { sftp.realpath(".").await })
+                .retry(|sftp: Sftp| async move { sftp.realpath(".").await })
                 .await?
         }
     };

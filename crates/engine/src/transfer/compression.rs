@@ -161,11 +161,11 @@ pub(super) async fn adapt(
                     break;
                 }
                 tracing::debug!("the copy continues with compression: {rate:.0} bytes/s, {sample:?}");
-                progress.compressed(true);
+                progress.set_compressed(true);
                 trial.compress(Instant::now(), rate);
             }
             Step::Return => match sessions.move_to(&plain).await {
-                Ok(()) => progress.compressed(false),
+                Ok(()) => progress.set_compressed(false),
                 Err(error) => tracing::debug!("the copy continues with compression: {error}"),
             },
         }

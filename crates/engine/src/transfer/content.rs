@@ -232,7 +232,7 @@ async fn compare(
                 "{} does not hash files: it runs no commands, or has no sha256 program; files of the same size are copied",
                 sessions.first().host()
             );
-            progress.tell(CopyEvent::Note { message });
+            progress.report(CopyEvent::Note { message });
         }
     }
     let mut pairs = ours.into_iter().flatten().zip(theirs.into_iter().flatten());

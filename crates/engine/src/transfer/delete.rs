@@ -44,7 +44,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     }
     if job.progress.failed.load(Ordering::Relaxed) > 0 {
         let message = "nothing was deleted, because not everything could be copied";
-        job.progress.failed(root.clone(), message.to_owned());
+        job.progress.report_failed(root.clone(), message.to_owned());
         return Ok(());
     }
     let target = match to {
@@ -56,7 +56,8 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
                 // A dry run has not created the directory.
                 Err(_) if job.options.dry_run => return Ok(()),
                 Err(error) => {
-                    job.progress.failed(root.clone(), Reason::local(root, &error));
+                    job.progress
+                        .report_failed(root.clone(), Reason::local(root, &error));
                     return Ok(());
                 }
             }
@@ -253,7 +254,7 @@ impl Level {
             Err(reason) => {
                 // A dry run has not created the directory.
                 if !job.options.dry_run {
-                    job.progress.failed(directory.clone(), reason);
+                    job.progress.report_failed(directory.clone(), reason);
                 }
                 (self.is_listed, self.is_bare) = (true, false);
                 return;
@@ -266,7 +267,7 @@ impl Level {
                 "nothing was deleted in {}: names there are not those that were copied",
                 target.format_path(directory)
             );
-            job.progress.failed(directory.clone(), message);
+            job.progress.report_failed(directory.clone(), message);
             (self.is_listed, self.is_bare) = (true, false);
             return;
         }
@@ -346,7 +347,7 @@ impl Extraneous {
                     "{}: the directories are nested too deep",
                     self.target.format_path(&path)
                 );
-                self.job.progress.failed(path, message);
+                self.job.progress.report_failed(path, message);
                 level.is_bare = false;
             } else {
                 let inner = level.at.inner(&name, path);
@@ -413,7 +414,7 @@ impl Extraneous {
         let found = match self.target.tree(root, Found::new(&self.job), left_out).await {
             Ok(found) => found,
             Err(reason) => {
-                self.job.progress.failed(root.clone(), reason);
+                self.job.progress.report_failed(root.clone(), reason);
                 return Ok(Some(false));
             }
         };
@@ -456,11 +457,11 @@ impl Extraneous {
         if !self.job.options.dry_run
             && let Err(reason) = self.target.delete(&self.job, &path, is_directory).await?
         {
-            self.job.progress.failed(path, reason);
+            self.job.progress.report_failed(path, reason);
             return Ok(false);
         }
         self.job.tree.touch(&path);
-        self.job.progress.tell(CopyEvent::Deleted { path });
+        self.job.progress.report(CopyEvent::Deleted { path });
         Ok(is_directory || !self.keeps_backups_beside())
     }
 }
@@ -522,7 +523,7 @@ impl Target {
                     }
                     Ok(())
                 };
-                sessions.with(list).await?;
+                sessions.retry(list).await?;
                 Ok(shared.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
         }
@@ -581,7 +582,7 @@ impl Target {
                     }
                     Ok(())
                 };
-                sessions.with(list).await?;
+                sessions.retry(list).await?;
                 Ok(shared.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
         }
@@ -619,7 +620,7 @@ impl Target {
                         }
                     }
                 };
-                match sessions.with(delete).await {
+                match sessions.retry(delete).await {
                     Ok(()) => Ok(Ok(())),
                     // A session that was lost may have deleted the name.
                     Err(error) if error.is_no_such_file() => Ok(Ok(())),

@@ -110,7 +110,7 @@ impl Down {
         while items.recv_many(&mut batch, BATCH).await > 0 {
             if self.job.is_over() {
                 items.close();
-                batch.drain(..).for_each(|item| self.job.left(item.target));
+                batch.drain(..).for_each(|item| self.job.report_left(item.target));
                 continue;
             }
             let (job, directory, all) = (
@@ -217,9 +217,9 @@ impl Down {
     async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
         let (sftp, job) = (self.sessions.first(), &self.job);
         match pour::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
-            Ok(length) => job.progress.copied(item.target, length, item.changes),
+            Ok(length) => job.progress.report_copied(item.target, length, item.changes),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                job.failed(item.target, error);
+                job.report_failed(item.target, error);
             }
             Err(error) => return Err(error),
         }
@@ -242,15 +242,15 @@ impl Down {
     async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
         while let Some(item) = items.recv().await {
             if self.job.is_over() {
-                self.job.left(item.target);
+                self.job.report_left(item.target);
                 continue;
             }
-            self.job.progress.began(&item.target);
+            self.job.progress.set_current(&item.target);
             match self.large_one(&item).await? {
                 Ok(length) => self
                     .job
                     .report_copied(item, |item| local_path(&self.directory, item), length),
-                Err(message) => self.job.failed(item.target, message),
+                Err(message) => self.job.report_failed(item.target, message),
             }
         }
         Ok(())
@@ -285,12 +285,12 @@ impl Down {
             options.done = blocks::same(&self.sessions, &item.source, (earlier, there), &checking).await?;
             let resumed = options.done.iter().map(|range| range.end - range.start).sum();
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
-            self.job.progress.moved(resumed);
+            self.job.progress.count_moved(resumed);
         }
         let wanted = self.job.streams(&self.sessions, item.size, false).await;
         let mut striped = Striped::new(Download::new(options));
         loop {
-            let lanes_changed = self.sessions.changed();
+            let lanes_changed = self.sessions.wait_for_change();
             striped.gather(&self.sessions, wanted, false)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
@@ -429,13 +429,13 @@ fn prepare(
     let mut files = Vec::new();
     for mut item in items.into_iter().take_while(|_| awaited.is_awaited()) {
         if job.is_over() {
-            job.left(item.target);
+            job.report_left(item.target);
             continue;
         }
         let found = match job.tree.parent(&item.target) {
             None => {
                 let path = shown(directory.shown(&item.target).as_os_str().as_encoded_bytes());
-                job.progress.failed_below(item.target, &path);
+                job.progress.report_below(item.target, &path);
                 continue;
             }
             // Only this copy puts anything into that directory.
@@ -498,7 +498,7 @@ fn make_directory(
         Ok(new) => new,
         Err(error) => {
             let reason = unwritten(directory, (&item.target, item.size), &error, 0).of_directory();
-            job.failed(item.target.clone(), reason);
+            job.report_failed(item.target.clone(), reason);
             return Ok(());
         }
     };
@@ -516,7 +516,7 @@ fn make_directory(
                 _ if new => Changes::NEW,
                 _ => Changes::default(),
             };
-            job.progress.copied(item.target.clone(), 0, changes);
+            job.progress.report_copied(item.target.clone(), 0, changes);
         }
     }
     match new || job.options.preserve {
@@ -536,7 +536,7 @@ fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
         };
         if let Err(error) = directory.adjust(&item.target, item.named, looks) {
             let reason = unwritten(directory, (&item.target, item.size), &error, 0);
-            return job.failed(item.target.clone(), reason);
+            return job.report_failed(item.target.clone(), reason);
         }
     }
     job.progress.report_adjusted(item, changes);
@@ -558,15 +558,15 @@ async fn link(
     }
     let source = &item.source;
     let read = |sftp: Sftp| async move { sftp.link_text(source).await };
-    let target = match sessions.with(read).await {
+    let target = match sessions.retry(read).await {
         Ok(target) => target,
-        Err(error) => return job.failed(item.source, error),
+        Err(error) => return job.report_failed(item.source, error),
     };
     blocking(move || {
         match job.is_unsafe(&item, &target) {
             Ok(false) => {}
             Ok(true) => return,
-            Err(error) => return job.failed(item.target, error),
+            Err(error) => return job.report_failed(item.target, error),
         }
         if let Some(looks) = compared {
             if directory.link_text(&item.target).is_ok_and(|text| text == target) {
@@ -580,10 +580,10 @@ async fn link(
         }
         let looks = looks(&job, None, item.times, item.owner);
         match directory.make_link(&target, &item.target, own.as_ref(), looks) {
-            Ok(()) => job.progress.copied(item.target, 0, item.changes),
+            Ok(()) => job.progress.report_copied(item.target, 0, item.changes),
             Err(error) => {
                 let message = unwritten(&directory, (&item.target, item.size), &error, 0);
-                job.failed(item.target, message);
+                job.report_failed(item.target, message);
             }
         }
     })
@@ -717,7 +717,7 @@ impl Writing {
     fn handle(&mut self, event: ManyDownloadEvent) {
         match event {
             ManyDownloadEvent::Data { file, offset, data } => {
-                self.job.progress.moved(data.len() as u64);
+                self.job.progress.count_moved(data.len() as u64);
                 let written = self
                     .writer(file)
                     .map(|writer| writer.map_or(Ok(()), |writer| writer.write(offset, data.chunks())));
@@ -749,7 +749,7 @@ impl Writing {
                         .report_copied(item, |item| local_path(&self.directory, item), length),
                     Err(error) => {
                         let message = unwritten(&self.directory, (&item.target, item.size), &error, 0);
-                        self.job.failed(item.target, message);
+                        self.job.report_failed(item.target, message);
                     }
                 }
                 self.done.push(file);
@@ -764,7 +764,8 @@ impl Writing {
                         path: item.source,
                         status,
                     };
-                    self.job.failed(item.target, Reason::from(error) + aftermath);
+                    self.job
+                        .report_failed(item.target, Reason::from(error) + aftermath);
                 }
                 self.done.push(file);
             }
@@ -794,7 +795,7 @@ impl Writing {
         let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
         if let Some(item) = self.items.remove(&file) {
             let message = unwritten(&self.directory, (&item.target, item.size), error, 0) + aftermath;
-            self.job.failed(item.target, message);
+            self.job.report_failed(item.target, message);
         }
         self.done.push(file);
     }

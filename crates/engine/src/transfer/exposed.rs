@@ -25,7 +25,7 @@ impl Exposure {
     pub(super) async fn is_exposed(&self, sessions: &Sessions, directory: &Bytes) -> bool {
         let user = *self.user.get_or_init(|| user(sessions)).await;
         let Some(user) = user else { return true };
-        let real = sessions.with(async |sftp: Sftp| sftp.realpath(directory).await);
+        let real = sessions.retry(async |sftp: Sftp| sftp.realpath(directory).await);
         let Ok(real) = real.await else { return true };
         let paths = ancestors(&real).chain(ancestors(directory));
         let looks = join_all(paths.map(|path| self.is_open(sessions, path, user)));
@@ -37,7 +37,7 @@ impl Exposure {
             return *known;
         }
         let path = &directory;
-        let found = sessions.with(async |sftp: Sftp| sftp.stat(path).await).await;
+        let found = sessions.retry(async |sftp: Sftp| sftp.stat(path).await).await;
         let is_open = found.map_or(true, |found| is_open(&found, user));
         self.known().insert(directory, is_open);
         is_open
@@ -49,7 +49,7 @@ impl Exposure {
 }
 
 async fn user(sessions: &Sessions) -> Option<Owner> {
-    let home = sessions.with(async |sftp: Sftp| sftp.stat(Bytes::from_static(b".")).await);
+    let home = sessions.retry(async |sftp: Sftp| sftp.stat(Bytes::from_static(b".")).await);
     home.await.ok()?.owner
 }
 

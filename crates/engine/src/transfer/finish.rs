@@ -54,7 +54,7 @@ fn here(job: &Job, root: &std::path::Path) -> Result<(), Error> {
             && !job.is_over()
         {
             let reason = down::unwritten(&directory, (&item.target, 0), &error, 0);
-            job.failed(item.target, reason);
+            job.report_failed(item.target, reason);
         }
         match next(job)? {
             Some(next) => item = next,

@@ -65,11 +65,11 @@ async fn make_one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other:
     let Other { mut item, first } = other;
     let (path, first_path) = (path::in_root(root, &item.target), path::in_root(root, &first));
     if job.is_over() {
-        job.left(item.target);
+        job.report_left(item.target);
         return Ok(());
     }
     if job.tree.parent(&item.target).is_none() {
-        job.progress.failed_below(item.target, &shown(&path));
+        job.progress.report_below(item.target, &shown(&path));
         return Ok(());
     }
     let found = look(sessions, &path).await;
@@ -101,7 +101,7 @@ async fn make_one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other:
     let is_replaced = |found: &FileAttributes| matches!(Beside::from(found).kind, Kind::File | Kind::Link);
     if !found.as_ref().is_none_or(is_replaced) {
         let message = format!("{} is not a file, and is not replaced", shown(&path));
-        job.failed(item.target, message);
+        job.report_failed(item.target, message);
         return Ok(());
     }
     item.changes = match found {
@@ -123,7 +123,7 @@ async fn make_one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other:
             shown(&path),
             shown(&first_path)
         );
-        job.failed(item.target, message);
+        job.report_failed(item.target, message);
         return Ok(());
     }
     // Both names most likely belong to one file already.
@@ -137,7 +137,7 @@ async fn make_one(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Bytes, other:
     // Making a link changes the directory, even if the name belongs to the file already.
     job.tree.touch(&item.target);
     let link = async |sftp: Sftp| link(&sftp, &first_path, &path, found.is_some()).await;
-    match sessions.with(link).await {
+    match sessions.retry(link).await {
         Ok(true) => report_link(job, item),
         Ok(false) => job.progress.report_skipped(&item),
         Err(error) => return job.go_on_after(item.target, error),
@@ -149,11 +149,11 @@ fn report_link(job: &Job, item: Item) {
     job.tree.touch(&item.target);
     // The content is not sent.
     job.progress.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
-    job.progress.copied(item.target, 0, item.changes);
+    job.progress.report_copied(item.target, 0, item.changes);
 }
 
 async fn look(sessions: &Sessions, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
-    match sessions.with(async |sftp: Sftp| sftp.lstat(path).await).await {
+    match sessions.retry(async |sftp: Sftp| sftp.lstat(path).await).await {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.is_no_such_file() => Ok(None),
         Err(error) => Err(error),

@@ -108,18 +108,18 @@ impl Job {
 
     /// Reports that a name was not copied. If nothing else can be written either, this is the last attempt; names in progress
     /// then fail for the same reason.
-    pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+    pub(super) fn report_failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let mut reason = reason.into();
         if reason.for_all && !(reason.lacks_room() && self.gives_back.load(Ordering::Relaxed)) {
             if self.over.swap(true, Ordering::Relaxed) {
-                return self.left(path);
+                return self.report_left(path);
             }
             if self.progress.total_files.load(Ordering::Relaxed) > 1 {
                 reason += STOPPED;
                 reason += self.rest.get().map_or("", String::as_str);
             }
         }
-        self.progress.failed(path, reason);
+        self.progress.report_failed(path, reason);
     }
 
     /// Reports that a file of `length` bytes is at the target, under `path`.
@@ -129,23 +129,23 @@ impl Job {
             source: item.source.clone(),
             name: item.target.clone(),
         });
-        self.progress.copied(item.target, length, item.changes);
+        self.progress.report_copied(item.target, length, item.changes);
     }
 
     /// Reports a file's failure, after which the copy continues. Returns a session's failure, which ends the copy.
     pub(super) fn go_on_after(&self, path: Bytes, error: Error) -> Result<(), Error> {
         if matches!(error, Error::File { .. }) {
-            self.failed(path, error);
+            self.report_failed(path, error);
             return Ok(());
         }
         Err(error)
     }
 
     /// Reports a pipe, socket or device in a tree, which is not copied. Only the first ones are named.
-    pub(super) fn special(&self, path: &[u8]) {
+    pub(super) fn report_special(&self, path: &[u8]) {
         if self.specials.fetch_add(1, Ordering::Relaxed) < MOST_NAMED {
             let message = format!("{} is a pipe, socket or device: skipped", shown(path));
-            self.progress.tell(CopyEvent::Note { message });
+            self.progress.report(CopyEvent::Note { message });
         }
     }
 
@@ -161,7 +161,7 @@ impl Job {
                 shown(&item.source),
                 shown(text)
             );
-            self.progress.tell(CopyEvent::Note { message });
+            self.progress.report(CopyEvent::Note { message });
             self.tree.leave(&item.target)?;
             self.progress.report_skipped(item);
         }
@@ -180,16 +180,16 @@ impl Job {
                 "a file at the target is dated {} h in the future: -u skips by times, so compare the clocks of both ends",
                 ahead / 3600
             );
-            self.progress.tell(CopyEvent::Note { message });
+            self.progress.report(CopyEvent::Note { message });
         }
     }
 
     /// Reports how many more special files there were than were named.
-    pub(super) fn more_specials(&self) {
+    pub(super) fn report_more_specials(&self) {
         let more = self.specials.load(Ordering::Relaxed).saturating_sub(MOST_NAMED);
         if more > 0 {
             let message = format!("{more} more pipes, sockets and devices were skipped");
-            self.progress.tell(CopyEvent::Note { message });
+            self.progress.report(CopyEvent::Note { message });
         }
     }
 
@@ -198,29 +198,29 @@ impl Job {
     }
 
     /// Notes that the server does not rename: further files are written under their final names. Reports this once.
-    pub(super) fn renaming_is_refused(&self, host: &str, status: &Status) {
-        self.writes_in_place(host, "renaming what was written", status);
+    pub(super) fn note_refused_renaming(&self, host: &str, status: &Status) {
+        self.write_in_place(host, "renaming what was written", status);
     }
 
     /// Notes the same for a server that does not create files with temporary names.
-    pub(super) fn temporary_names_are_refused(&self, host: &str, status: &Status) {
-        self.writes_in_place(host, "a temporary name", status);
+    pub(super) fn note_refused_temporary_names(&self, host: &str, status: &Status) {
+        self.write_in_place(host, "a temporary name", status);
     }
 
-    fn writes_in_place(&self, host: &str, what: &str, status: &Status) {
+    fn write_in_place(&self, host: &str, what: &str, status: &Status) {
         if !self.no_renaming.swap(true, Ordering::Relaxed) {
             let message = format!(
                 "{host}: {what} is refused ({status}), so files are written under their last names; one that is interrupted \
                  stays incomplete"
             );
-            self.progress.tell(CopyEvent::Note { message });
+            self.progress.report(CopyEvent::Note { message });
         }
     }
 
     /// Reports a name that is not copied because the copy has stopped before.
-    pub(super) fn left(&self, path: Bytes) {
+    pub(super) fn report_left(&self, path: Bytes) {
         let message = format!("{} was not copied: the copy had stopped", shown(&path));
-        self.progress.tell(CopyEvent::Failed {
+        self.progress.report(CopyEvent::Failed {
             path,
             message,
             errno: None,
@@ -253,7 +253,7 @@ impl Job {
         }
     }
 
-    pub(super) fn looked_at(&self) -> MutexGuard<'_, HashMap<Bytes, Option<FileAttributes>>> {
+    pub(super) fn known_attributes(&self) -> MutexGuard<'_, HashMap<Bytes, Option<FileAttributes>>> {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -102,13 +102,13 @@ async fn local(
         let found = match std::fs::metadata(root) {
             Ok(found) => found,
             Err(error) => {
-                job.failed(path.clone(), Reason::local(&path, &error));
+                job.report_failed(path.clone(), Reason::local(&path, &error));
                 return Ok(());
             }
         };
         if Stream::is_endless(&found) {
             let message = format!("{} is a device that never ends: it was not copied", shown(&path));
-            job.failed(path.clone(), message);
+            job.report_failed(path.clone(), message);
             return Ok(());
         }
         if let Some(stream) = Stream::of_special(root, &found) {
@@ -120,7 +120,7 @@ async fn local(
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
             let reason = is_directory(shown(&path));
-            job.failed(path, reason);
+            job.report_failed(path, reason);
             return Ok(());
         }
         if is_left_out(&job, &item) {
@@ -178,7 +178,7 @@ fn local_directory(
         target: target.clone(),
     }];
     let failed = |path: &[u8], error: &std::io::Error| {
-        job.failed(Bytes::copy_from_slice(path), Reason::local(path, error));
+        job.report_failed(Bytes::copy_from_slice(path), Reason::local(path, error));
     };
     while let Some(directory) = waiting.pop() {
         let entries = match std::fs::read_dir(Path::new(os(&directory.path))) {
@@ -294,8 +294,8 @@ fn root(job: &Job, item: &Item, top: &Top) {
     if job.finish.root(&item)
         && let Some(looks) = looks.filter(|looks| !looks.is_empty())
     {
-        job.progress.found(0);
-        job.progress.tell(CopyEvent::Adjusted {
+        job.progress.count_found(0);
+        job.progress.report(CopyEvent::Adjusted {
             path: Bytes::from_static(b"."),
             changes: looks,
         });
@@ -309,9 +309,9 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
         job.tree.leave(&item.target)?;
         if item.named {
             let message = format!("{} is not a file, directory or link", shown(&item.source));
-            job.failed(item.source.clone(), message);
+            job.report_failed(item.source.clone(), message);
         } else {
-            job.special(&item.source);
+            job.report_special(&item.source);
         }
         return Ok(false);
     }
@@ -325,7 +325,7 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
                 }
                 root(job, item, top);
             }
-            _ => job.failed(
+            _ => job.report_failed(
                 item.source.clone(),
                 format!("{} is not a directory", shown(&item.source)),
             ),
@@ -346,7 +346,7 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
             if is_directory {
                 job.deletion.enter(&item.target, item.below)?;
             }
-            job.progress.found(item.size);
+            job.progress.count_found(item.size);
             true
         }
         NameClaim::Again => {
@@ -361,7 +361,7 @@ fn is_copied(job: &Job, is_source: bool, item: &Item, top: &Top) -> Result<bool,
                 shown(&item.source),
                 shown(&item.target)
             );
-            job.failed(item.source.clone(), message);
+            job.report_failed(item.source.clone(), message);
             false
         }
     })
@@ -395,7 +395,7 @@ async fn remote(
         Meant::Matching(paths) => {
             if paths.is_empty() {
                 let message = format!("{}: {} matches nothing", sftp.host(), shown(path));
-                job.failed(path.clone(), message);
+                job.report_failed(path.clone(), message);
             }
             let looks =
                 futures_util::stream::iter(paths.iter()).map(async |path| (sftp.stat(&path).await, path));
@@ -446,19 +446,19 @@ impl Sources {
         let dot = &Bytes::from_static(b".");
         let named = if path.is_empty() { dot } else { path };
         let expand = |sftp: Sftp| async move { Expanded::of(&sftp, named).await };
-        let expanded = sessions.with(expand).await?;
+        let expanded = sessions.retry(expand).await?;
         let (path, typed) = (expanded.path(), &expanded.typed);
         let stat = |sftp: Sftp| {
             let path = path.clone();
             async move { sftp.stat(path).await }
         };
-        let meant = match sessions.with(stat).await {
+        let meant = match sessions.retry(stat).await {
             // A name may have brackets in it: an existing file of that name is meant if the pattern would not match it.
             Ok(found) if !matches_itself(typed) => Meant::Itself { path, found },
             found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(typed) || typed.contains(&b'\\') => {
                 let expanded = &expanded;
                 let matches = |sftp: Sftp| async move { matching(job, &sftp, expanded).await };
-                match (sessions.with(matches).await?, found) {
+                match (sessions.retry(matches).await?, found) {
                     (none, Err(error)) if none.is_empty() && !is_pattern(typed) => {
                         Meant::Nothing(path, error)
                     }
@@ -512,7 +512,7 @@ impl From<'_> {
         if kind == Kind::Directory && !job.options.recursive {
             let host = sessions.first();
             let reason = is_directory(format!("{}:{}", host.host(), shown(&path)));
-            job.failed(path, reason);
+            job.report_failed(path, reason);
             return Ok(());
         }
         // Other sources were checked before.
@@ -523,7 +523,7 @@ impl From<'_> {
         {
             let from = Place::Server(sessions.clone());
             if let Some(invalid) = into_itself(&from, &path, to, (&root, &below)).await? {
-                job.failed(path, invalid.to_string());
+                job.report_failed(path, invalid.to_string());
                 return Ok(());
             }
         }
@@ -540,7 +540,7 @@ impl From<'_> {
             items,
             has_begun: AtomicBool::new(false),
         };
-        sessions.with(|sftp| walk.run(sftp)).await
+        sessions.retry(|sftp| walk.run(sftp)).await
     }
 }
 

@@ -175,7 +175,7 @@ async fn name_there(sessions: &Sessions, database: Database, id: u32) -> Result<
         return Ok(None);
     }
     let ask = async |sftp: Sftp| sftp.users_groups(uids.clone(), gids.clone()).await;
-    match sessions.with(ask).await {
+    match sessions.retry(ask).await {
         Ok(names) => Ok(names
             .users
             .into_iter()
@@ -248,7 +248,7 @@ async fn lines<'a>(
     };
     let path = Bytes::from(format!("/etc/{}", database.name()));
     let read = async |sftp: Sftp| sftp.read_at_most(&path, MOST_READ).await;
-    file.get_or_try_init(async || match sessions.with(read).await {
+    file.get_or_try_init(async || match sessions.retry(read).await {
         Ok(file) => Ok(Lines::parse(&file.unwrap_or_default())),
         Err(Error::File { .. }) => Ok(Lines::default()),
         Err(error) => Err(error),

@@ -73,8 +73,8 @@ impl Place {
     pub(super) async fn of(location: &Location) -> Result<Self, Error> {
         Ok(match location {
             Location::Local(_) | Location::Stream(_) => Self::Local,
-            Location::Host(host, _) => Self::Server(Arc::new(Sessions::to(host).await?)),
-            Location::Session(sftp, _) => Self::Server(Arc::new(Sessions::over(sftp))),
+            Location::Host(host, _) => Self::Server(Arc::new(Sessions::of_host(host).await?)),
+            Location::Session(sftp, _) => Self::Server(Arc::new(Sessions::of_session(sftp))),
         })
     }
 
@@ -110,7 +110,7 @@ impl Place {
             return Ok(rustix::process::geteuid().is_root());
         };
         let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
-        match sessions.with(home).await {
+        match sessions.retry(home).await {
             Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
             Err(Error::File { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -210,7 +210,7 @@ impl Place {
                 let typed = typed.clone();
                 async move { path::Expanded::of(&sftp, &typed).await }
             };
-            *path = sessions.with(expand).await?.path();
+            *path = sessions.retry(expand).await?.path();
         }
         Ok(expanded)
     }
@@ -235,7 +235,7 @@ impl Place {
             }
             Self::Server(sessions) => {
                 let make = |sftp: Sftp| async move { make_directories_there(&sftp, path, 0o777).await };
-                sessions.with(make).await
+                sessions.retry(make).await
             }
         }
     }

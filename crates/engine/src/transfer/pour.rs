@@ -43,14 +43,14 @@ pub(super) async fn copy_to(
     let length = match one_into(&sftp, &path, target, options, rate, progress).await {
         Ok(length) => length,
         Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-            progress.failed(path, error);
-            return Ok(progress.ended());
+            progress.report_failed(path, error);
+            return Ok(progress.final_snapshot());
         }
         Err(error) => return Err(error),
     };
-    progress.copied(target.path(), length, Changes::default());
+    progress.report_copied(target.path(), length, Changes::default());
     progress.counted.store(true, Ordering::Relaxed);
-    Ok(progress.ended())
+    Ok(progress.final_snapshot())
 }
 
 async fn one_into(
@@ -71,8 +71,8 @@ async fn one_into(
         let message = io::Error::other(format!("it is {what}"));
         return Err(Error::local(format!("{}:{}", sftp.host(), shown(path)), message));
     }
-    progress.found(found.size.unwrap_or(0));
-    progress.began(&target.path());
+    progress.count_found(found.size.unwrap_or(0));
+    progress.set_current(&target.path());
     if options.dry_run {
         return Ok(found.size.unwrap_or(0));
     }
@@ -102,6 +102,6 @@ pub(super) async fn pour(
         rate.take(chunk.len() as u64).await;
         writer.write_all(&chunk).await.map_err(local)?;
         length += chunk.len() as u64;
-        progress.moved(chunk.len() as u64);
+        progress.count_moved(chunk.len() as u64);
     }
 }

@@ -123,7 +123,7 @@ impl Progress {
     }
 
     /// Returns the final state, without the bytes of failed files and those moved more than once.
-    pub(super) fn ended(&self) -> Snapshot {
+    pub(super) fn final_snapshot(&self) -> Snapshot {
         let bytes = self.copied_bytes.load(Ordering::Relaxed);
         let now = self.snapshot();
         Snapshot {
@@ -147,31 +147,31 @@ impl Progress {
         counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    pub(super) fn found(&self, bytes: u64) {
+    pub(super) fn count_found(&self, bytes: u64) {
         self.total_files.fetch_add(1, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.found_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn moved(&self, bytes: u64) {
+    pub(super) fn count_moved(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes of a large file, which survive the loss of a session.
     pub(super) fn count_kept(&self, bytes: u64) {
-        self.moved(bytes);
+        self.count_moved(bytes);
         self.kept.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn compressed(&self, compressed: bool) {
+    pub(super) fn set_compressed(&self, compressed: bool) {
         self.compressed.store(compressed, Ordering::Relaxed);
     }
 
-    pub(super) fn began(&self, path: &Bytes) {
+    pub(super) fn set_current(&self, path: &Bytes) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = path.clone();
     }
 
-    pub(super) fn tell(&self, event: CopyEvent) {
+    pub(super) fn report(&self, event: CopyEvent) {
         let counter = match &event {
             CopyEvent::Copied { .. } => &self.files,
             CopyEvent::Skipped { .. } => &self.skipped,
@@ -190,9 +190,9 @@ impl Progress {
         }
     }
 
-    pub(super) fn copied(&self, path: Bytes, length: u64, changes: Changes) {
+    pub(super) fn report_copied(&self, path: Bytes, length: u64, changes: Changes) {
         self.copied_bytes.fetch_add(length, Ordering::Relaxed);
-        self.tell(CopyEvent::Copied {
+        self.report(CopyEvent::Copied {
             path,
             length,
             changes,
@@ -200,8 +200,8 @@ impl Progress {
     }
 
     pub(super) fn would_copy(&self, item: Item) {
-        self.moved(item.size);
-        self.copied(item.target, item.size, item.changes);
+        self.count_moved(item.size);
+        self.report_copied(item.target, item.size, item.changes);
     }
 
     /// Reports an item that the target has already, with the attributes that were set.
@@ -210,7 +210,7 @@ impl Progress {
             return self.report_skipped(item);
         }
         self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
-        self.tell(CopyEvent::Adjusted {
+        self.report(CopyEvent::Adjusted {
             path: item.target.clone(),
             changes,
         });
@@ -219,19 +219,19 @@ impl Progress {
     pub(super) fn report_skipped(&self, item: &Item) {
         // The bytes of a skipped file are not left to copy.
         self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
-        self.tell(CopyEvent::Skipped {
+        self.report(CopyEvent::Skipped {
             path: item.target.clone(),
         });
     }
 
-    pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+    pub(super) fn report_failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let Reason {
             message,
             errno,
             obstacle,
             ..
         } = reason.into();
-        self.tell(CopyEvent::Failed {
+        self.report(CopyEvent::Failed {
             path,
             message,
             errno,
@@ -241,14 +241,14 @@ impl Progress {
     }
 
     /// Reports that a file counted as copied is wrong.
-    pub(super) fn failed_after(&self, name: Bytes, message: String) {
+    pub(super) fn report_wrong(&self, name: Bytes, message: String) {
         self.files.fetch_sub(1, Ordering::Relaxed);
-        self.failed(name, message);
+        self.report_failed(name, message);
     }
 
     /// Reports a name whose directory is missing, which was reported before.
-    pub(super) fn failed_below(&self, path: Bytes, shown: &str) {
-        self.tell(CopyEvent::Failed {
+    pub(super) fn report_below(&self, path: Bytes, shown: &str) {
+        self.report(CopyEvent::Failed {
             path,
             message: format!("{shown} was not copied: its directory could not be created"),
             errno: None,

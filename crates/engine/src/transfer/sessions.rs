@@ -130,14 +130,14 @@ fn pauses(patience: Duration) -> Backoff {
 
 impl Sessions {
     /// Returns the sessions to a host. The first is open, or fails when it is used.
-    pub(super) async fn to(host: &Host) -> Result<Self, Error> {
+    pub(super) async fn of_host(host: &Host) -> Result<Self, Error> {
         let first = host.sftp().await?;
-        Ok(Self::beginning(first, Some(Origin::Host(host.clone()))))
+        Ok(Self::new(first, Some(Origin::Host(host.clone()))))
     }
 
     /// Returns the sessions of a copy that has only this one, which is replaced if it can be [opened again](Sftp::reopened_by).
-    pub(super) fn over(sftp: &Sftp) -> Self {
-        Self::beginning(sftp.clone(), sftp.reopen().cloned().map(Origin::Session))
+    pub(super) fn of_session(sftp: &Sftp) -> Self {
+        Self::new(sftp.clone(), sftp.reopen().cloned().map(Origin::Session))
     }
 
     /// Counts sessions that end as failed attempts while the result of `measure` does not grow, so that a server that ends each
@@ -146,7 +146,7 @@ impl Sessions {
         let _ = self.shared.measure.set(Box::new(measure));
     }
 
-    fn beginning(first: Sftp, origin: Option<Origin>) -> Self {
+    fn new(first: Sftp, origin: Option<Origin>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::new(State::new(vec![first], origin)),
@@ -290,7 +290,7 @@ impl Sessions {
     /// Waits for a live session.
     async fn alive(&self) -> Result<Sftp, Error> {
         loop {
-            let changed = self.changed();
+            let changed = self.wait_for_change();
             if let Some(sftp) = self.live().into_iter().next() {
                 return Ok(sftp);
             }
@@ -300,7 +300,7 @@ impl Sessions {
     }
 
     /// Runs work that may run twice on a session, and again on another if the session was lost meanwhile.
-    pub(super) async fn with<T, Work: Future<Output = Result<T, Error>>>(
+    pub(super) async fn retry<T, Work: Future<Output = Result<T, Error>>>(
         &self,
         work: impl Fn(Sftp) -> Work,
     ) -> Result<T, Error> {
@@ -350,7 +350,7 @@ impl Sessions {
     }
 
     /// Returns a future that ends once another session has opened or failed to.
-    pub(super) fn changed(&self) -> Notified<'_> {
+    pub(super) fn wait_for_change(&self) -> Notified<'_> {
         self.shared.changed.notified()
     }
 

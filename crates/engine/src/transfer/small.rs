@@ -131,7 +131,7 @@ impl Queue {
         let mut moves = sessions.moves();
         let mut working: FuturesUnordered<_> = (0..MOST_SMALL_SESSIONS).map(&on).collect();
         loop {
-            let changed = sessions.changed();
+            let changed = sessions.wait_for_change();
             if sessions.moves() > moves {
                 // Once more: the others still finish files on the old sessions.
                 moves = sessions.moves();
@@ -159,7 +159,7 @@ impl Queue {
             return Ok(());
         }
         loop {
-            let changed = sessions.changed();
+            let changed = sessions.wait_for_change();
             let Some(sftp) = sessions.nth(nth)? else {
                 tokio::select! {
                     () = changed => continue,
@@ -177,7 +177,7 @@ impl Queue {
                     // Started files finish by themselves.
                     let waiting = files.shared.plan().take_waiting();
                     let waiting = waiting.iter().filter_map(|file| files.known.remove(file));
-                    waiting.for_each(|item| job.left(item.target));
+                    waiting.for_each(|item| job.report_left(item.target));
                 }
                 if exhausted && files.known.is_empty() {
                     return Ok(());
@@ -201,10 +201,10 @@ impl Queue {
                         exhausted = more.is_empty();
                         for item in more {
                             if job.is_over() {
-                                job.left(item.target);
+                                job.report_left(item.target);
                                 continue;
                             }
-                            job.progress.began(&item.target);
+                            job.progress.set_current(&item.target);
                             session.add(item);
                         }
                         session.files().attached.drive();

@@ -187,7 +187,7 @@ impl OnServer {
 
     async fn opened(sessions: &Sessions, path: &Bytes) -> Result<sftp::File, Error> {
         let open = |sftp: Sftp| async move { sftp.open_in_turn(path, OpenFlags::READ).await };
-        sessions.with(open).await
+        sessions.retry(open).await
     }
 
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Reason> {

@@ -103,7 +103,7 @@ async fn survey(
     }
     let host = sessions.host()?;
     // A shell may start in another directory than SFTP.
-    let realpath = sessions.with(|sftp: Sftp| async move { sftp.realpath(root).await });
+    let realpath = sessions.retry(|sftp: Sftp| async move { sftp.realpath(root).await });
     let (shell, there) = tokio::join!(Shell::start(&host), realpath);
     let mut shell = shell?;
     shell.send(preamble(&there.ok()?)).await?;
@@ -150,7 +150,7 @@ async fn sample(batch: Batch, sessions: &Sessions, root: &Bytes) -> Option<Batch
     for (path, told) in batch.samples() {
         let path = &path::in_root(root, &path);
         let found = sessions
-            .with(|sftp: Sftp| async move { sftp.lstat(path).await })
+            .retry(|sftp: Sftp| async move { sftp.lstat(path).await })
             .await
             .ok()?;
         let seen = |of: &FileAttributes| {

@@ -43,7 +43,7 @@ pub(super) async fn find(
                 }
             }
         }
-        Place::Server(sessions) => match sessions.with(stat).await {
+        Place::Server(sessions) => match sessions.retry(stat).await {
             Ok(found) => Some(Beside::from(&found)),
             Err(error) if error.is_no_such_file() => None,
             Err(error) => return Err(error),
@@ -144,7 +144,7 @@ pub(super) async fn open_ahead(
             // Asked again when it is known to matter.
             Err(_) => continue,
         };
-        job.looked_at().insert(name, found);
+        job.known_attributes().insert(name, found);
     }
     Ok(())
 }

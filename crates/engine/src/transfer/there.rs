@@ -239,7 +239,7 @@ pub(super) async fn listing(
         }
         Ok(Some(listing))
     };
-    sessions.with(list).await
+    sessions.retry(list).await
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl<'a> Up<'a> {
         let (mut directories, mut others) = (Vec::new(), Vec::new());
         for (item, found) in batch {
             match found {
-                _ if self.job.is_over() => self.job.left(item.target),
+                _ if self.job.is_over() => self.job.report_left(item.target),
                 Some(found) => directories.push((item, found)),
                 None => others.push(item),
             }
@@ -252,14 +252,14 @@ impl<'a> Up<'a> {
 
     /// Looks up a name without following a link; `None` if nothing has it.
     async fn look(&self, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
-        if let Some(known) = self.job.looked_at().remove(path) {
+        if let Some(known) = self.job.known_attributes().remove(path) {
             return Ok(known);
         }
         let lstat = |sftp: Sftp| {
             let path = path.clone();
             async move { sftp.lstat(path).await }
         };
-        match self.sessions.with(lstat).await {
+        match self.sessions.retry(lstat).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.is_no_such_file() => Ok(None),
             Err(error) => Err(error),
@@ -356,7 +356,7 @@ impl<'a> Up<'a> {
         let mut path = self.path(&item.target);
         let Some(origin) = job.tree.parent(&item.target) else {
             job.progress
-                .failed_below(item.target.clone(), &self.format_path(&path));
+                .report_below(item.target.clone(), &self.format_path(&path));
             return Ok(Prepared::Done);
         };
         // Only this copy puts anything into a directory that it made.
@@ -418,7 +418,7 @@ impl<'a> Up<'a> {
                     self.format_path(&path),
                     name(kind)
                 );
-                job.failed(item.target.clone(), message);
+                job.report_failed(item.target.clone(), message);
                 return Ok(Prepared::Done);
             }
         }
@@ -483,7 +483,7 @@ impl<'a> Up<'a> {
             return Ok(());
         }
         let open = |flags: OpenFlags| {
-            self.sessions.with(move |sftp: Sftp| {
+            self.sessions.retry(move |sftp: Sftp| {
                 let path = path.clone();
                 async move { sftp.open_in_turn(path, flags).await.map(drop) }
             })
@@ -556,7 +556,7 @@ impl<'a> Up<'a> {
             let path = path.clone();
             async move { sftp.remove(path).await }
         };
-        match self.sessions.with(remove).await {
+        match self.sessions.retry(remove).await {
             Ok(()) | Err(Error::File { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -687,7 +687,7 @@ impl<'a> Up<'a> {
                 let length = piece.len() as u64;
                 self.job.rate.take(length).await;
                 file.write_at(at, piece).await?;
-                self.job.progress.moved(length);
+                self.job.progress.count_moved(length);
                 at += length;
             }
         };
@@ -701,7 +701,7 @@ impl<'a> Up<'a> {
     /// Reports a file that was copied. Only a regular file is compared afterwards.
     fn report_copied(&self, item: Item, length: u64) {
         match item.there.special.is_some() || item.stream.is_some() {
-            true => self.job.progress.copied(item.target, length, item.changes),
+            true => self.job.progress.report_copied(item.target, length, item.changes),
             false => self.job.report_copied(item, |item| self.final_path(item), length),
         }
     }
@@ -775,7 +775,7 @@ fn looks(job: &Job, item: &Item) -> FileAttributes {
 
 async fn link_text(sessions: &Sessions, path: &Bytes) -> Result<Bytes, Error> {
     let read = |sftp: Sftp| async move { sftp.link_text(path).await };
-    sessions.with(read).await
+    sessions.retry(read).await
 }
 
 /// Sets the attributes of a name. If a link has taken the name, sets them on the link itself, unless the user gave the name.
@@ -800,7 +800,7 @@ pub(super) async fn set_looks(
             owner: Some(owner),
             ..FileAttributes::default()
         };
-        sessions.with(|sftp| set(sftp, owner.clone())).await?;
+        sessions.retry(|sftp| set(sftp, owner.clone())).await?;
     }
     let others = FileAttributes {
         owner: None,
@@ -808,7 +808,7 @@ pub(super) async fn set_looks(
     };
     match others.is_empty() {
         true => Ok(()),
-        false => sessions.with(|sftp| set(sftp, others.clone())).await,
+        false => sessions.retry(|sftp| set(sftp, others.clone())).await,
     }
 }
 

@@ -146,7 +146,7 @@ pub(super) async fn verify(
             }
             () = copied.enough.notified(), if !is_copied => {}
             Some(wrong) = comparisons.next(), if !comparisons.is_empty() => match wrong {
-                Ok(wrong) => wrong.into_iter().for_each(|(name, message)| progress.failed_after(name, message)),
+                Ok(wrong) => wrong.into_iter().for_each(|(name, message)| progress.report_wrong(name, message)),
                 Err(error) => unable = Some(error),
             },
         }

@@ -61,7 +61,7 @@ impl Up<'_> {
                 found
             };
             match found {
-                _ if parent.is_none() => job.progress.failed_below(item.target, &self.format_path(&path)),
+                _ if parent.is_none() => job.progress.report_below(item.target, &self.format_path(&path)),
                 Ok(None) => {
                     // Lets names in the directory be looked up, too.
                     job.tree.hold(&item.target, Origin::Found);
@@ -77,7 +77,8 @@ impl Up<'_> {
                         job.progress.report_adjusted(&item, looks);
                         item.is_right = looks.is_empty();
                     } else {
-                        job.progress.copied(item.target.clone(), 0, Changes::default());
+                        let target = item.target.clone();
+                        job.progress.report_copied(target, 0, Changes::default());
                     }
                     if job.options.preserve && !job.options.dry_run {
                         job.finish.add(&item)?;
@@ -96,8 +97,10 @@ impl Up<'_> {
                         _ => "not a directory",
                     };
                     let path = self.format_path(&path);
-                    let message = format!("{path} is {what}, so nothing is created in it");
-                    job.failed(item.target, message);
+                    job.report_failed(
+                        item.target,
+                        format!("{path} is {what}, so nothing is created in it"),
+                    );
                 }
                 Err(error) => job.go_on_after(item.target, error)?,
             }
@@ -122,33 +125,38 @@ impl Up<'_> {
             .buffered(AT_ONCE);
         let mut making = std::pin::pin!(making);
         while let Some((item, new)) = making.next().await {
-            match new {
-                Ok(new) => {
-                    let origin = if new { Origin::Made } else { Origin::Found };
-                    job.tree.hold(&item.target, origin);
-                    job.progress.copied(item.target.clone(), 0, item.changes);
-                    let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
-                    if job.options.preserve || masked {
-                        job.finish.add(&item)?;
-                    }
+            self.report_directory(item, new).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the outcome of making a directory, which was new or there already.
+    async fn report_directory(&self, item: Item, new: Result<bool, Error>) -> Result<(), Error> {
+        let job = self.job;
+        match new {
+            Ok(new) => {
+                job.tree
+                    .hold(&item.target, if new { Origin::Made } else { Origin::Found });
+                job.progress.report_copied(item.target.clone(), 0, item.changes);
+                let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
+                if job.options.preserve || masked {
+                    job.finish.add(&item)?;
                 }
-                Err(error @ Error::File { .. }) => {
-                    let path = self.path(&item.target);
-                    let is_outermost = job.tree.parent(&item.target).is_some();
-                    job.tree.lose(&item.target);
-                    if !is_outermost {
-                        job.progress.failed_below(item.target, &self.format_path(&path));
-                        continue;
-                    }
-                    let is_absent = error.is_no_such_file();
-                    let mut reason = self.with_room(&item, &path, None, error.into()).await;
-                    if is_absent {
-                        reason.obstacle = Some(Obstacle::NoDirectory);
-                    }
-                    job.failed(item.target, reason.of_directory());
-                }
-                Err(error) => return Err(error),
             }
+            Err(error @ Error::File { .. }) => {
+                let path = self.path(&item.target);
+                let is_outermost = job.tree.parent(&item.target).is_some();
+                job.tree.lose(&item.target);
+                if !is_outermost {
+                    job.progress.report_below(item.target, &self.format_path(&path));
+                    return Ok(());
+                }
+                let is_absent = error.is_no_such_file();
+                let mut reason = self.with_room(&item, &path, None, error.into()).await;
+                reason.obstacle = is_absent.then_some(Obstacle::NoDirectory).or(reason.obstacle);
+                job.report_failed(item.target, reason.of_directory());
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -201,6 +209,6 @@ impl Up<'_> {
                 }
             }
         };
-        self.sessions.with(make).await
+        self.sessions.retry(make).await
     }
 }

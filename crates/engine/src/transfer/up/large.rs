@@ -25,13 +25,13 @@ impl Up<'_> {
     pub(super) async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
         while let Some(mut item) = items.recv().await {
             if self.job.is_over() {
-                self.job.left(item.target);
+                self.job.report_left(item.target);
                 continue;
             }
-            self.job.progress.began(&item.target);
+            self.job.progress.set_current(&item.target);
             match self.large_one(&mut item).await? {
                 Ok(length) => self.report_copied(item, length),
-                Err(message) => self.job.failed(item.target, message),
+                Err(message) => self.job.report_failed(item.target, message),
             }
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Up<'_> {
                     leftover.was_renamed();
                     if let Some(status) = item.there.unmade.take() {
                         self.job
-                            .temporary_names_are_refused(self.sessions.first().host(), &status);
+                            .note_refused_temporary_names(self.sessions.first().host(), &status);
                     }
                     return Ok(Ok(length));
                 }
@@ -178,7 +178,8 @@ impl Up<'_> {
             if self.exposure.is_exposed(self.sessions, &directory).await {
                 return Some(self.refusal(item, status.clone()));
             }
-            self.job.renaming_is_refused(self.sessions.first().host(), status);
+            self.job
+                .note_refused_renaming(self.sessions.first().host(), status);
         }
         item.there.existing?;
         self.job.options.backup.as_ref()?;
@@ -228,11 +229,11 @@ impl Up<'_> {
         let plan = Upload::new(options);
         let resumed = plan.ranges().done_bytes();
         let mut counted = resumed;
-        self.job.progress.moved(counted);
+        self.job.progress.count_moved(counted);
         let mut striped = Striped::new(plan);
         let mut reads: JoinSet<Pieces> = JoinSet::new();
         loop {
-            let lanes_changed = self.sessions.changed();
+            let lanes_changed = self.sessions.wait_for_change();
             if alone && striped.has_lost() {
                 let message = self.format_path(path) + " was not copied: the connection was lost";
                 return Ok(Ended::Again(message.into()));
@@ -435,7 +436,8 @@ impl Up<'_> {
             return Ok(Some(status.clone()));
         }
         if refused == Refused::Renaming {
-            self.job.renaming_is_refused(self.sessions.first().host(), status);
+            self.job
+                .note_refused_renaming(self.sessions.first().host(), status);
         }
         Ok(None)
     }

@@ -24,7 +24,7 @@ impl Up<'_> {
             Some(kind) => {
                 let path = self.format_path(&self.path(&item.target));
                 let message = format!("{path} is {}, which a copy does not replace", name(kind));
-                self.job.failed(item.target.clone(), message);
+                self.job.report_failed(item.target.clone(), message);
                 return Ok(());
             }
         }
@@ -52,7 +52,7 @@ impl Up<'_> {
                     Ok(target) => Bytes::copy_from_slice(target.as_os_str().as_encoded_bytes()),
                     Err(error) => {
                         self.job
-                            .failed(item.target.clone(), Reason::local(&item.source, &error));
+                            .report_failed(item.target.clone(), Reason::local(&item.source, &error));
                         return Ok(());
                     }
                 }
@@ -99,10 +99,11 @@ impl Up<'_> {
                 .keep(self.sessions, self.root, (path, &item.target))
                 .await?;
         }
-        let made = self.sessions.with(make).await;
+        let made = self.sessions.retry(make).await;
         drop(turn);
+        let progress = &self.job.progress;
         match made {
-            Ok(_) => self.job.progress.copied(item.target.clone(), 0, item.changes),
+            Ok(_) => progress.report_copied(item.target.clone(), 0, item.changes),
             Err(Error::File {
                 host, doing, status, ..
             }) => {
@@ -114,7 +115,7 @@ impl Up<'_> {
                     status,
                 };
                 let reason = self.with_room(item, path, None, error.into()).await;
-                self.job.failed(item.target.clone(), reason);
+                self.job.report_failed(item.target.clone(), reason);
             }
             Err(error) => return Err(error),
         }

@@ -114,8 +114,8 @@ impl Work for SmallUp<'_> {
             item.there.in_place = true;
             match self.up.large_one(&mut item).await {
                 Ok(Ok(length)) => self.up.report_copied(item, length),
-                Ok(Err(message)) => self.up.job.failed(item.target, message),
-                Err(error) => self.up.job.failed(item.target, error),
+                Ok(Err(message)) => self.up.job.report_failed(item.target, message),
+                Err(error) => self.up.job.report_failed(item.target, error),
             }
         }
         if let Some(contents) = self.read.take() {
@@ -185,7 +185,7 @@ impl<'a> SmallUp<'a> {
             let events = std::iter::from_fn(|| plan.poll_event()).collect();
             (events, plan.written())
         };
-        self.up.job.progress.moved(written - self.written);
+        self.up.job.progress.count_moved(written - self.written);
         self.up.job.flow.passed(written - self.written);
         self.written = written;
         let any = !events.is_empty();
@@ -206,7 +206,7 @@ impl<'a> SmallUp<'a> {
                         }
                         Err(status) => {
                             let reason = self.up.unset(&item, &status);
-                            self.up.job.failed(item.target, reason);
+                            self.up.job.report_failed(item.target, reason);
                         }
                     }
                 }
@@ -221,7 +221,7 @@ impl<'a> SmallUp<'a> {
                                 item.there.moved = moved;
                                 self.in_place.push(item);
                             }
-                            Err(reason) => self.up.job.failed(item.target, reason),
+                            Err(reason) => self.up.job.report_failed(item.target, reason),
                         }
                     }
                 }
@@ -267,7 +267,7 @@ impl<'a> SmallUp<'a> {
             let path = self.up.final_path(&item);
             message = self.up.with_room(&item, &path, None, message).await;
         }
-        self.up.job.failed(item.target, message);
+        self.up.job.report_failed(item.target, message);
     }
 
     fn read(&mut self, mut wanted: Vec<(FileId, Item)>) {
@@ -279,7 +279,7 @@ impl<'a> SmallUp<'a> {
                         let most = item.size.saturating_add(GROWTH);
                         let source = &item.source;
                         let read = |sftp: Sftp| async move { sftp.read_at_most(source, most).await };
-                        let data = match sessions.with(read).await {
+                        let data = match sessions.retry(read).await {
                             Ok(Some(data)) => Ok(data),
                             Ok(None) => Err(format!(
                                 "{}: it grew by more than 64 KiB while it was copied; copy it again",
@@ -326,7 +326,7 @@ impl<'a> SmallUp<'a> {
                         .link()
                         .with_client(|client| shared.plan().skip(content.file, client));
                     if let Some(item) = self.files.known.remove(&content.file) {
-                        self.up.job.failed(item.target, message);
+                        self.up.job.report_failed(item.target, message);
                     }
                 }
             }
