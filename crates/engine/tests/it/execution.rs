@@ -744,12 +744,12 @@ async fn a_proxy_command_that_is_not_needed_any_more_can_clean_up() {
 #[tokio::test]
 async fn a_log_in_that_takes_long_is_not_the_connect_timeouts() {
     let relayed = Relayed::start();
-    let (request, relay) = (relayed.request(&["ConnectTimeout=1"]), &relayed.relay);
+    let (request, relay) = (relayed.request(&["ConnectTimeout=5"]), &relayed.relay);
     let slowly = async {
         // What comes behind the identification, which has come by then.
         relay.wait_for_bytes(Direction::ToClient, 600).await.unwrap();
         relay.stall();
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_secs(6)).await;
         relay.resume();
     };
     let (output, ()) = tokio::join!(run_with(Settings::default(), &request), slowly);

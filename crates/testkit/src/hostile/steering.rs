@@ -52,6 +52,9 @@ const WORDS: &[u8] = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b\x7f\r\x08\0\xe2\x8
 /// The same, for names, which can only have US-ASCII.
 const NAME: &str = "\x1b]0;owned\x07\x1b[2J\x7f\r\x08steered";
 
+/// The identification of a server that is not sshd.
+const OTHER: &str = "SSH-2.0-other_1.0";
+
 impl Steering {
     /// All of them.
     pub const ALL: &[Steering] = &[
@@ -99,13 +102,13 @@ impl Steering {
         match self {
             S::Greeting => return wire.send_raw(&line(b"")).await,
             S::OldIdentification => return wire.send_raw(format!("SSH-1.5-{NAME}\r\n").as_bytes()).await,
-            S::Identification => wire.exchange_banners(&format!("{BANNER} {NAME}")).await?,
             S::KexNames | S::CipherNames | S::DisconnectInKeyExchange => {
                 wire.exchange_banners(BANNER).await?;
             }
             // To such a server, the client sends nothing ahead of an answer, and opens no session that nobody asked
             // for.
-            _ => wire.exchange_banners("SSH-2.0-other_1.0").await?,
+            S::Identification => wire.exchange_banners(&format!("{OTHER} {NAME}")).await?,
+            _ => wire.exchange_banners(OTHER).await?,
         }
         let mut init = KexInit::default();
         match self {
