@@ -6,6 +6,7 @@ inventory.py LIBRARY MODULE prints it as JSON.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -97,13 +98,18 @@ def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tu
             yield from _of_function(f"{name}.{member}", getattr(original, member), getattr(mine, member))
 
 
+# To find a class's source, inspect parses its whole module.
+_source_of = functools.cache(inspect.getsource)
+
+
+@functools.cache
 def _of_instances(kind: type, library: str) -> set[str]:
     """The public attributes that the methods of a class give to its instances."""
     names: set[str] = set()
     for each in kind.__mro__:
         # A named tuple's class has no source.
         if each.__module__.startswith(library) and "__slots__" not in vars(each):
-            source = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            source = ast.parse(textwrap.dedent(_source_of(each)))
             for node in ast.walk(source):
                 if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
                     continue
@@ -113,7 +119,7 @@ def _of_instances(kind: type, library: str) -> set[str]:
 
 
 def _source(kind: type) -> str:
-    return "".join(inspect.getsource(each) for each in kind.__mro__ if each.__module__.startswith("trunkline"))
+    return "".join(_source_of(each) for each in kind.__mro__ if each.__module__.startswith("trunkline"))
 
 
 def _of_function(name: str, original: Any, mine: Any) -> Iterator[tuple[str, str]]:
