@@ -20,7 +20,7 @@ use trunkline::config::{Algorithms, ForwardAgent, HostConfig};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::{KeyFile, key_type_of_algorithm};
 use trunkline::{HeldConnection, HostKeyVerifier, Login, Verification, refused_by_program};
-use trunkline_embed::{OpenedSession, Way};
+use trunkline_embed::{OpenedSession, SessionOptions, Way};
 
 use crate::course::{Course, Step};
 use crate::data::{Data, duration};
@@ -369,9 +369,15 @@ impl PrivateHost {
         })
     }
 
-    /// Starts a session, in one that was opened if there is one.
-    #[pyo3(signature = (wanted, opened=None))]
-    fn start(&self, wanted: SessionSpec, opened: Option<&Opened>) -> PyResult<Operation> {
+    /// Starts a session, in one that was opened if there is one. `merges_stderr`: its standard error is a part of its
+    /// standard output.
+    #[pyo3(signature = (wanted, opened=None, merges_stderr=false))]
+    fn start(
+        &self,
+        wanted: SessionSpec,
+        opened: Option<&Opened>,
+        merges_stderr: bool,
+    ) -> PyResult<Operation> {
         let opened = match opened {
             None => None,
             Some(opened) => {
@@ -380,7 +386,10 @@ impl PrivateHost {
             }
         };
         self.operation(|process, held| async move {
-            let options = wanted.into();
+            let options = SessionOptions {
+                merges_stderr,
+                ..wanted.into()
+            };
             let started = held.way.start_in(opened, &options, ALL_OF_PYTHON, None);
             Ok(Session::new(process, started.await?))
         })

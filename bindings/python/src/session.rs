@@ -401,6 +401,12 @@ impl Session {
         Ok(())
     }
 
+    /// Makes standard error a part of standard output, or not, from what comes next on. Not over the daemon.
+    fn merge_stderr(&self, merge: bool) -> PyResult<()> {
+        self.inner.get()?.1.control.merge_stderr(merge);
+        Ok(())
+    }
+
     /// Returns whether the server has ended what it sends, all of which need not have been read.
     fn has_heard_end(&self) -> bool {
         self.inner

@@ -58,6 +58,13 @@ impl Control {
         }
     }
 
+    /// Makes standard error a part of standard output, or not, from what comes next on. Not over the daemon.
+    pub fn merge_stderr(&self, merge: bool) {
+        if let Recipient::Engine(control) = &self.told {
+            control.merge_stderr(merge);
+        }
+    }
+
     /// Ends it: the command is sent SIGTERM, and the channel is closed after two seconds. With this process's engine,
     /// the channel is closed at once.
     pub fn terminate(&self) {

@@ -38,6 +38,8 @@ pub struct SessionOptions {
     pub pty: Option<Pty>,
     /// True to forward the agent. Only for hosts that the program has described itself; otherwise ssh_config decides.
     pub agent_forwarding: bool,
+    /// True to make standard error a part of standard output, in the order in which the server sends them. Not over the daemon.
+    pub merges_stderr: bool,
 }
 
 impl SessionOptions {
@@ -48,6 +50,7 @@ impl SessionOptions {
             env: Vec::new(),
             pty: None,
             agent_forwarding: false,
+            merges_stderr: false,
         }
     }
 
@@ -72,7 +75,9 @@ impl SessionOptions {
             .env
             .iter()
             .fold(command, |command, (name, value)| command.env(name, value.clone()));
-        let command = command.agent_forwarding(self.agent_forwarding);
+        let command = command
+            .agent_forwarding(self.agent_forwarding)
+            .merge_stderr(self.merges_stderr);
         match &self.pty {
             Some(pty) => command.pty(pty.clone()),
             None => command,

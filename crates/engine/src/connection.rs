@@ -308,6 +308,7 @@ impl Connection {
     pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>, terms: ChannelTerms) -> Session {
         let (mut port, parts) = channel(&self.inner.ops, command.what(), command.starts(), lease);
         port.verified_only = command.is_verified_only();
+        port.shared.merge_stderr(command.merges_stderr());
         port.terms = terms;
         let open = Op::Open {
             kind: ChannelKind::Session,

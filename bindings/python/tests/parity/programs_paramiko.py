@@ -778,7 +778,7 @@ def events(paramiko: Any, see: See, about: Any) -> None:
 
 
 def combine_outputs(paramiko: Any, see: See, about: Any) -> None:
-    """Both outputs as one: what came before is in two parts, standard output first."""
+    """Both outputs as one, in the server's order: what came before is in two parts, standard output first."""
     transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
     transport.start_client(timeout=10)
     transport.auth_password("me", "sesame")
@@ -791,11 +791,14 @@ def combine_outputs(paramiko: Any, see: See, about: Any) -> None:
         time.sleep(0.01)
     see(channel.set_combine_stderr(True), channel.makefile("rb").read(), channel.recv_stderr(10))
     see(channel.set_combine_stderr(False), channel.recv_stderr(10))
-    channel = transport.open_session()
-    channel.set_combine_stderr(True)
-    channel.exec_command("alternate")
-    channel.shutdown_write()
-    see(sorted(channel.makefile("rb").readlines()), channel.recv_exit_status())
+    for watched in (False, True):
+        channel = transport.open_session()
+        channel.set_combine_stderr(True)
+        if watched:
+            select.select([channel], [], [], 0)
+        channel.exec_command("alternate")
+        channel.shutdown_write()
+        see(watched, channel.makefile("rb").read(), channel.recv_exit_status())
     transport.close()
 
 

@@ -147,6 +147,8 @@ pub(crate) struct ChannelShared {
     terminal_refused: AtomicBool,
     /// The session's command gets no signal when the channel is closed.
     leaves_running: AtomicBool,
+    /// Standard error is a part of standard output.
+    merges_stderr: AtomicBool,
     writer: AtomicWaker,
     carried: Carried,
 }
@@ -173,6 +175,7 @@ impl ChannelShared {
             complete: AtomicBool::new(false),
             terminal_refused: AtomicBool::new(false),
             leaves_running: AtomicBool::new(false),
+            merges_stderr: AtomicBool::new(false),
             writer: AtomicWaker::new(),
             carried: Carried::default(),
         })
@@ -232,6 +235,14 @@ impl ChannelShared {
 
     pub(crate) fn leaves_running(&self) -> bool {
         self.leaves_running.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn merge_stderr(&self, merge: bool) {
+        self.merges_stderr.store(merge, Ordering::Release);
+    }
+
+    pub(crate) fn merges_stderr(&self) -> bool {
+        self.merges_stderr.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_terminal_refused(&self) -> bool {

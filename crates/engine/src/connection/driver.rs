@@ -1181,8 +1181,8 @@ impl Driver {
             // Counted before the channel's end is reported, whether or not it has been read by then.
             port.shared.note_received(len);
             match stream {
-                Stream::Data => port.stdout.as_ref(),
-                Stream::Stderr => port.stderr.as_ref(),
+                Stream::Stderr if !port.shared.merges_stderr() => port.stderr.as_ref(),
+                Stream::Data | Stream::Stderr => port.stdout.as_ref(),
             }
         });
         let taken = queue.is_some_and(|queue| queue.send_gathered(data).is_ok());

@@ -50,6 +50,7 @@ pub struct Command {
     env: Vec<(String, Vec<u8>)>,
     pty: Option<Pty>,
     agent_forwarding: bool,
+    merges_stderr: bool,
     verified_only: bool,
     left: Arc<AtomicBool>,
 }
@@ -61,6 +62,7 @@ impl Command {
             env: Vec::new(),
             pty: None,
             agent_forwarding: false,
+            merges_stderr: false,
             verified_only: false,
             left: Arc::default(),
         }
@@ -113,6 +115,17 @@ impl Command {
     pub fn agent_forwarding(mut self, forward: bool) -> Self {
         self.agent_forwarding = forward;
         self
+    }
+
+    /// Makes standard error a part of standard output, in the order in which the server sends them.
+    #[must_use]
+    pub fn merge_stderr(mut self, merge: bool) -> Self {
+        self.merges_stderr = merge;
+        self
+    }
+
+    pub(crate) fn merges_stderr(&self) -> bool {
+        self.merges_stderr
     }
 
     /// Forbids it to start on a server that StrictHostKeyChecking no accepted unverified (ExitOnForwardFailure).
@@ -560,6 +573,11 @@ impl SessionControl {
         self.shared.leave_running();
     }
 
+    /// Makes standard error a part of standard output, or not, from what comes next on.
+    pub fn merge_stderr(&self, merge: bool) {
+        self.shared.merge_stderr(merge);
+    }
+
     /// Returns the bytes of input handed over so far, and of output and error output received.
     pub fn bytes_carried(&self) -> (u64, u64) {
         self.shared.bytes_carried()
@@ -634,6 +652,7 @@ fn begin(
     terms: ChannelTerms,
 ) -> (Op, oneshot::Receiver<Result<(), Error>>) {
     let (started, answer) = oneshot::channel();
+    channel.merge_stderr(command.merges_stderr());
     let begin = Op::Begin {
         channel: channel.clone(),
         requests: command.requests(),

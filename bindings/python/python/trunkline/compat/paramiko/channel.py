@@ -154,7 +154,8 @@ class Channel(ClosingContextManager):
             if self._lends_agent and opened is not None:
                 opened.close()
                 opened = None
-            session = self.transport.host(self._lends_agent).start(start, opened).wait(self.open_timeout)
+            host = self.transport.host(self._lends_agent)
+            session = host.start(start, opened, self.combine_stderr).wait(self.open_timeout)
             session.started().wait(self.open_timeout)
         self._begin(session)
 
@@ -498,8 +499,10 @@ class _Output:
         """Make standard error a part of standard output, behind what has come of that, or part them. Returns whether it
         was."""
         before = self.combined
-        if self._session is not None and combined and not before:
-            self._keep_ahead()
+        if self._session is not None and combined != before:
+            self._session.merge_stderr(combined)
+            if combined:
+                self._keep_ahead()
         with self._lock:
             self.combined = combined
             if combined:
@@ -586,9 +589,7 @@ class _Output:
                 return self._add(which, self._watch.read(), True)
         try:
             if self.combined:
-                # Where both have come, always the same one first.
-                first = self._session.read(1, 0).wait()
-                came = (1, first) if first else self._session.read_either(timeout).wait()
+                came = self._session.read_either(timeout).wait()
             else:
                 data = self._session.read(which + 1, timeout).wait()
                 came = None if data is None else (which + 1, data)
