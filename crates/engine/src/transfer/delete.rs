@@ -3,6 +3,7 @@
 //! Nothing is deleted unless everything was copied: a source that could not be listed completely may have more names than were
 //! seen. Names that the filters leave out stay, with the directories that they are in.
 
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -209,7 +210,7 @@ struct Level {
     known: Arc<KnownNames>,
     /// The number of names that need no room in the budget.
     least: usize,
-    /// Names to be deleted, and the room that they take.
+    /// Names to be deleted, directories before files, and the room that they take.
     names: Vec<(u64, Bytes, bool)>,
     held: Held,
     /// The last name found so far, in the order of the hashes.
@@ -276,6 +277,13 @@ impl Level {
         self.names = sieve.found.into_sorted_vec();
         self.held = sieve.held;
         self.after = self.names.last().map(|(hash, name, _)| (*hash, name.clone()));
+        self.names.sort_by_key(|(_, _, is_directory)| !is_directory);
+    }
+
+    /// Takes the files among the names to be deleted.
+    fn take_files(&mut self) -> Vec<(u64, Bytes, bool)> {
+        let directories = self.names.partition_point(|(_, _, is_directory)| *is_directory);
+        self.names.split_off(directories)
     }
 }
 
@@ -317,7 +325,16 @@ impl Extraneous {
         let mut levels = vec![Level::new(self.clone(), known, LEAST)];
         let mut is_bare = true;
         while let Some(level) = levels.last_mut() {
-            let Some((_, name, is_directory)) = level.names.pop() else {
+            let files = level.take_files();
+            if !files.is_empty() {
+                let directory = level.at.directory.clone();
+                let paths = files
+                    .into_iter()
+                    .map(move |(_, name, _)| path::join(&directory, &name));
+                level.is_bare &= level.at.delete_all(paths, false).await?;
+                continue;
+            }
+            let Some((_, name, _)) = level.names.pop() else {
                 if level.is_listed {
                     is_bare = level.is_bare;
                     let inner = levels.pop();
@@ -331,10 +348,6 @@ impl Extraneous {
                 continue;
             };
             let path = path::join(&level.at.directory, &name);
-            if !is_directory {
-                level.is_bare &= level.at.delete_one(path, false).await?;
-                continue;
-            }
             let is_tried = level.untried == 0;
             let whole = match is_tried {
                 true => level.at.delete_whole(&name, &path).await?,
@@ -422,7 +435,7 @@ impl Extraneous {
             return Ok(None);
         }
         let mut protected = std::mem::take(&mut *lock(&protected));
-        let (directories, files): (Vec<_>, Vec<_>) = found
+        let (mut directories, files): (Vec<_>, Vec<_>) = found
             .names
             .into_iter()
             .partition(|(_, is_directory)| *is_directory);
@@ -432,18 +445,33 @@ impl Extraneous {
             }
         }
         let mut is_gone = protected.is_empty();
-        let deletions = files.into_iter().map(|(path, _)| self.delete_one(path, false));
+        is_gone &= self
+            .delete_all(files.into_iter().map(|(path, _)| path), false)
+            .await?;
+        // Those that are in others come before them.
+        let depth = |(path, _): &(Bytes, bool)| Reverse(path.iter().filter(|byte| **byte == b'/').count());
+        directories.sort_by_key(depth);
+        for alike in directories.chunk_by(|one, two| depth(one) == depth(two)) {
+            let paths = alike.iter().map(|(path, _)| path.clone());
+            let paths: Vec<_> = paths.filter(|path| !protected.contains(path)).collect();
+            is_gone &= self.delete_all(paths.into_iter(), true).await?;
+        }
+        Ok(Some(is_gone))
+    }
+
+    /// Deletes names of which none is in another, several at once. Returns whether nothing of them stays.
+    async fn delete_all(
+        &self,
+        paths: impl Iterator<Item = Bytes>,
+        are_directories: bool,
+    ) -> Result<bool, Error> {
+        let deletions = paths.map(|path| self.delete_one(path, are_directories));
         let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE.into());
+        let mut is_gone = true;
         while let Some(is_deleted) = deletions.next().await {
             is_gone &= is_deleted?;
         }
-        // A directory was found before its content.
-        for (path, _) in directories.into_iter().rev() {
-            if !protected.contains(&path) {
-                is_gone &= self.delete_one(path, true).await?;
-            }
-        }
-        Ok(Some(is_gone))
+        Ok(is_gone)
     }
 
     /// Returns whether deleted files stay in their directory under other names.

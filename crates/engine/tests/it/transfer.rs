@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -307,6 +307,29 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
     let snapshot = copy_to_end(&here(&source), &there(&far, &up), &CopyOptions::default()).await;
     assert!(snapshot.streams >= 4, "{snapshot:?}");
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
+}
+
+#[tokio::test]
+async fn names_that_are_deleted_far_away_do_not_wait_for_each_other() {
+    let (_sshd, place, relay, far) = through_relay().await;
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for number in 0..150 {
+        let directory = target.join(format!("extraneous/{number}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("file"), "").unwrap();
+        for name in ["old", "older"] {
+            std::fs::write(target.join(format!("{name}-{number}")), "").unwrap();
+        }
+    }
+    relay.set_rtt(Duration::from_millis(100));
+    let began = Instant::now();
+    let snapshot = copy_to_end(&here(&source.join(".")), &there(&far, &target), &mirror()).await;
+    let took = began.elapsed();
+    assert_eq!(rsync_would_change(&source, &target), "");
+    assert_eq!(snapshot.deleted, 150 * 4 + 1);
+    // 300 files in a directory and 150 directories: 45 s one after the other.
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[tokio::test]
