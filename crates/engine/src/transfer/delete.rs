@@ -29,8 +29,10 @@ use super::tree::{KnownNames, Origin};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
 
-/// Requests for single names in flight.
-const AT_ONCE: u16 = 64;
+/// Directories in which names are deleted at once.
+const DIRECTORIES: u16 = 64;
+/// Requests for single names of a directory in flight.
+const AT_ONCE: usize = 256;
 /// The memory of a path in addition to its bytes, in a list that grows by doubling.
 const A_PATH: usize = 128;
 /// The number of names in a directory that need no room in the budget.
@@ -65,7 +67,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         }
         Place::Server(sessions) => Target::Server(sessions.clone(), root.clone()),
     };
-    let (target, turns) = (&target, &Semaphore::new(AT_ONCE.into()));
+    let (target, turns) = (&target, &Semaphore::new(DIRECTORIES.into()));
     let directories = std::iter::from_fn(|| job.deletion.pop().transpose());
     let deletions = futures_util::stream::iter(directories).map(|directory| async move {
         let SourceDirectory {
@@ -74,7 +76,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         } = directory?;
         Extraneous::new(job, target, directory, below).delete(turns).await
     });
-    let mut deletions = std::pin::pin!(deletions.buffer_unordered(AT_ONCE.into()));
+    let mut deletions = std::pin::pin!(deletions.buffer_unordered(DIRECTORIES.into()));
     while let Some(deleted) = deletions.next().await {
         deleted?;
     }
@@ -313,7 +315,7 @@ impl Extraneous {
             return self.delete_unknown(known).await.map(drop);
         }
         drop((known, turn));
-        let _all = turns.acquire_many(AT_ONCE.into()).await.ok();
+        let _all = turns.acquire_many(DIRECTORIES.into()).await.ok();
         let known = self.job.tree.names_in(&self.directory)?;
         self.delete_unknown(known).await.map(drop)
     }
@@ -466,7 +468,7 @@ impl Extraneous {
         are_directories: bool,
     ) -> Result<bool, Error> {
         let deletions = paths.map(|path| self.delete_one(path, are_directories));
-        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE.into());
+        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
         let mut is_gone = true;
         while let Some(is_deleted) = deletions.next().await {
             is_gone &= is_deleted?;
