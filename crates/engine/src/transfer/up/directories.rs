@@ -97,10 +97,8 @@ impl Up<'_> {
                         _ => "not a directory",
                     };
                     let path = self.format_path(&path);
-                    job.report_failed(
-                        item.target,
-                        format!("{path} is {what}, so nothing is created in it"),
-                    );
+                    let message = format!("{path} is {what}, so nothing is created in it");
+                    job.report_failed(item.target, message);
                 }
                 Err(error) => job.go_on_after(item.target, error)?,
             }
@@ -135,8 +133,8 @@ impl Up<'_> {
         let job = self.job;
         match new {
             Ok(new) => {
-                job.tree
-                    .hold(&item.target, if new { Origin::Made } else { Origin::Found });
+                let origin = if new { Origin::Made } else { Origin::Found };
+                job.tree.hold(&item.target, origin);
                 job.progress.report_copied(item.target.clone(), 0, item.changes);
                 let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
                 if job.options.preserve || masked {
@@ -153,7 +151,9 @@ impl Up<'_> {
                 }
                 let is_absent = error.is_no_such_file();
                 let mut reason = self.with_room(&item, &path, None, error.into()).await;
-                reason.obstacle = is_absent.then_some(Obstacle::NoDirectory).or(reason.obstacle);
+                if is_absent {
+                    reason.obstacle = Some(Obstacle::NoDirectory);
+                }
                 job.report_failed(item.target, reason.of_directory());
             }
             Err(error) => return Err(error),

@@ -362,7 +362,8 @@ class PKey:
         self, filename: str | os.PathLike[str], password: str | None = None, file_format: object = None
     ) -> None:
         """Writes the key for nobody else to read, with ``password`` as its passphrase or without one: an RSA or ECDSA key as
-        PEM unless ``file_format`` is Paramiko's ``OPENSSH``, another in the format that it has."""
+        PEM unless ``file_format`` is Paramiko's ``OPENSSH`` or the passphrase has fewer than five bytes, another in the
+        format that it has."""
         descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(self._written(password, self._format(file_format)))
