@@ -23,14 +23,12 @@ use trunkline::{
 };
 use trunkline_embed::{
     Change, ConnectionHold, ConnectionReport, Destination, Failure, Handshake, Incoming, Listener,
-    SessionOptions, Way, remove_stale,
+    SessionOptions, Way, Worlds, remove_stale,
 };
 use zeroize::Zeroizing;
 
 use crate::fault::Fault;
-use crate::options::{
-    AttemptMethod, AuthenticationAttempt, ConnectOptions, DestinationOptions, HostKeys, Worlds,
-};
+use crate::options::{AttemptMethod, AuthenticationAttempt, ConnectOptions, DestinationOptions, HostKeys};
 use crate::outbox::{Kind, Outbox};
 use crate::runtime;
 use crate::stream::Stream;

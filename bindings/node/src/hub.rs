@@ -13,14 +13,13 @@ use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
 use trunkline::keys::KeyError;
 use trunkline::{Settings, TerminalSize};
-use trunkline_embed::{Failure, Incoming, Tunnel};
+use trunkline_embed::{Failure, Incoming, Tunnel, Worlds};
 use zeroize::Zeroizing;
 
 use crate::client::{Begun, Client};
 use crate::fault::Fault;
 use crate::options::{
-    AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Worlds,
-    variables,
+    AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, variables,
 };
 use crate::outbox::{Kind, Outbox, Payload};
 use crate::runtime;

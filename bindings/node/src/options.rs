@@ -1,14 +1,13 @@
 //! JavaScript's options, as `lib/options.js` has checked them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 use trunkline::config::{AddressFamily, ForwardAgent, HostConfig, Request, World};
 use trunkline::{Pty, Settings, TerminalSize};
-use trunkline_embed::{Preference, Program, Starter};
+use trunkline_embed::{Preference, Program, Starter, Worlds};
 
 use crate::fault::Fault;
 use crate::stdio::{Choice, StdioOption};
@@ -102,15 +101,19 @@ impl ConnectOptions {
         ];
         for (chosen, list) in lists {
             if let Some(chosen) = chosen {
-                list.clone_from(chosen);
+                *list = chosen.as_slice().into();
             }
         }
         config.host_key_order_is_free = self.server_host_key.is_none();
         if matches!(self.host_keys, HostKeys::Program) {
             // ssh2's verifiers compare plain keys; a certificate would be another blob each time it is renewed.
-            config
+            let is_plain = |name: &&String| !name.contains("-cert-v");
+            config.host_key_algorithms = config
                 .host_key_algorithms
-                .retain(|name| !name.contains("-cert-v"));
+                .iter()
+                .filter(is_plain)
+                .cloned()
+                .collect();
         }
         Ok(config)
     }
@@ -195,7 +198,7 @@ impl DestinationOptions {
             [name, value] => Some((name.into(), value.into())),
             _ => None,
         });
-        let world = worlds.share_world(World::from_parts(PathBuf::from(&self.directory), env.collect()));
+        let world = worlds.share(World::from_parts(PathBuf::from(&self.directory), env.collect()));
         let mut request = Request::new(destination, world);
         request.ssh_args = self.ssh_args.iter().map(Into::into).collect();
         Ok(request)
@@ -214,22 +217,6 @@ impl DestinationOptions {
     /// The time until the client must be ready.
     pub(crate) fn ready_timeout(&self) -> Option<Duration> {
         milliseconds(self.ready_timeout)
-    }
-}
-
-/// The world that was seen last: thousands of clients share one.
-#[derive(Default)]
-pub(crate) struct Worlds(Mutex<Weak<World>>);
-
-impl Worlds {
-    fn share_world(&self, world: World) -> Arc<World> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = last.upgrade().filter(|last| **last == world) {
-            return same;
-        }
-        let world = Arc::new(world);
-        *last = Arc::downgrade(&world);
-        world
     }
 }
 

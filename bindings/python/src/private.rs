@@ -123,22 +123,25 @@ impl Explicit {
                 let key_type = key_type_of_algorithm(algorithm).unwrap_or(algorithm);
                 self.known_types.iter().any(|known| known == key_type)
             };
-            config
-                .host_key_algorithms
-                .sort_by_key(|algorithm| !is_known(algorithm));
+            Arc::make_mut(&mut config.host_key_algorithms).sort_by_key(|algorithm| !is_known(algorithm));
             config.host_key_order_is_free = false;
         }
-        for list in [
-            &mut config.kex_algorithms,
-            &mut config.ciphers,
-            &mut config.macs,
-            &mut config.host_key_algorithms,
+        for (list, disabled) in [
+            (&mut config.kex_algorithms, &self.disabled),
+            (&mut config.ciphers, &self.disabled),
+            (&mut config.macs, &self.disabled),
+            (&mut config.host_key_algorithms, &self.disabled),
+            (&mut config.pubkey_accepted_algorithms, &self.disabled_signatures),
         ] {
-            list.retain(|name| !self.disabled.contains(name));
+            // A list that stays as it is remains shared.
+            if list.iter().any(|name| disabled.contains(name)) {
+                *list = list
+                    .iter()
+                    .filter(|name| !disabled.contains(name))
+                    .cloned()
+                    .collect();
+            }
         }
-        config
-            .pubkey_accepted_algorithms
-            .retain(|name| !self.disabled_signatures.contains(name));
         Ok(config)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use trunkline::{MemoryPlace, Settings};
-use trunkline_embed::{Place, ProgramEngine};
+use trunkline_embed::{Place, ProgramEngine, Worlds};
 
 use crate::error;
 
@@ -17,6 +17,7 @@ pub(crate) struct Process {
     /// Made when it is first needed: who goes through the daemon, as each of the workers that Ansible forks, does without
     /// its host memory and its thread.
     engine: OnceLock<ProgramEngine>,
+    pub(crate) worlds: Worlds,
 }
 
 /// Guards the process's own state while it is looked up or made. Only taken with the GIL held and never waited under, so
@@ -44,6 +45,7 @@ impl Process {
         Ok(Self {
             runtime,
             engine: OnceLock::new(),
+            worlds: Worlds::default(),
         })
     }
 

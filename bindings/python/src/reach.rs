@@ -30,8 +30,9 @@ pub(crate) struct Surroundings(Arc<World>);
 impl Surroundings {
     /// This process's, read with the GIL held, under which Python changes its environment.
     #[new]
-    fn new() -> PyResult<Self> {
-        Ok(Self(Arc::new(World::current()?)))
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let process = Process::current(py)?;
+        Ok(Self(process.worlds.share(World::current()?)))
     }
 }
 

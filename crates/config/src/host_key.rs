@@ -23,6 +23,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use trunkline_proto::certificate::{Certificate, CertificateError};
 use trunkline_proto::signature::{self, fingerprint};
 
@@ -46,7 +47,7 @@ pub struct Policy {
     /// `RevokedHostKeys`, expanded.
     pub revoked_file: Option<PathBuf>,
     /// `CASignatureAlgorithms`: the algorithms that certificates may be signed with.
-    pub ca_signature_algorithms: Vec<String>,
+    pub ca_signature_algorithms: Arc<[String]>,
     /// `RequiredRSASize` in bits. The protocol core verifies nothing below 1024.
     pub required_rsa_bits: usize,
 }

@@ -17,6 +17,7 @@ mod route;
 mod session;
 mod stream;
 mod way;
+mod worlds;
 
 pub use control::{Control, End};
 pub use destination::{Destination, Preference};
@@ -33,3 +34,4 @@ pub use trunkline_control::sink::{Target, remove_stale};
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::failure::{Cause, ErrorKind, Execution, Failure};
 pub use way::{Forwarding, OpenedSession, Way};
+pub use worlds::Worlds;

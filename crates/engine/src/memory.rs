@@ -57,7 +57,7 @@ struct LogIn {
     /// Identity files, with their lengths and times.
     files: Vec<(PathBuf, Option<(u64, SystemTime)>)>,
     agent: Option<PathBuf>,
-    accepted: Vec<String>,
+    accepted: Arc<[String]>,
 }
 
 impl LogIn {

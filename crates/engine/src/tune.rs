@@ -720,7 +720,7 @@ impl Tuning<'_> {
         let config = match only {
             None => self.config.clone(),
             Some((cipher, compression)) => Arc::new(HostConfig {
-                ciphers: vec![cipher.to_owned()],
+                ciphers: [cipher.to_owned()].into(),
                 compression,
                 ..(*self.config).clone()
             }),

@@ -27,7 +27,7 @@ pub(super) fn policy(strict: StrictHostKeyChecking) -> Policy {
         user_files: vec!["user".into(), "user2".into()],
         global_files: vec!["global".into()],
         revoked_file: None,
-        ca_signature_algorithms: vec!["ssh-ed25519".into()],
+        ca_signature_algorithms: ["ssh-ed25519".to_owned()].into(),
         required_rsa_bits: 2048,
     }
 }
@@ -492,7 +492,7 @@ fn a_certificate_has_to_be_good_in_every_respect() {
         CertificateRefusal::Signature(_)
     ));
     let strict = Policy {
-        ca_signature_algorithms: vec!["rsa-sha2-512".into()],
+        ca_signature_algorithms: ["rsa-sha2-512".to_owned()].into(),
         ..policy(Yes)
     };
     let trusting = trust(&[("user", line("@cert-authority *", &ca))]);

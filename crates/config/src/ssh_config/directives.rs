@@ -9,8 +9,8 @@ use super::readers::{self, IdentityFile, LocalCommand, Proxy};
 use super::tokens::Tokens;
 use super::values::{
     self, AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward,
-    ForwardAgent, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
-    SessionType, Shown, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
+    ForwardAgent, IpQos, Listen, LogLevel, NameList, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit,
+    RequestTty, SessionType, Shown, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
 use super::{CommandWorld, ConfigError, dump};
 
@@ -261,18 +261,18 @@ directives! {
     // The transport.
 
     /// `Ciphers`, best first.
-    ciphers: Vec<String> = "ciphers" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    ciphers: NameList = "ciphers" => f.names(k), only_ssh_where(NONE_OF_THESE);
     /// `MACs`, best first.
-    macs: Vec<String> = "macs" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    macs: NameList = "macs" => f.names(k), only_ssh_where(NONE_OF_THESE);
     /// `KexAlgorithms`, best first.
-    kex_algorithms: Vec<String> = "kexalgorithms" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    kex_algorithms: NameList = "kexalgorithms" => f.names(k), only_ssh_where(NONE_OF_THESE);
     /// `HostKeyAlgorithms`, best first.
-    host_key_algorithms: Vec<String> = "hostkeyalgorithms" => f.names(k),
+    host_key_algorithms: NameList = "hostkeyalgorithms" => f.names(k),
         only_ssh_where(NONE_OF_THESE);
     /// `PubkeyAcceptedAlgorithms`; the name before OpenSSH 8.5 was `PubkeyAcceptedKeyTypes`.
-    pubkey_accepted_algorithms: Vec<String> = "pubkeyacceptedalgorithms" => f.names_or(k, "pubkeyacceptedkeytypes");
+    pubkey_accepted_algorithms: NameList = "pubkeyacceptedalgorithms" => f.names_or(k, "pubkeyacceptedkeytypes");
     /// `CASignatureAlgorithms`.
-    ca_signature_algorithms: Vec<String> = "casignaturealgorithms" => f.names(k);
+    ca_signature_algorithms: NameList = "casignaturealgorithms" => f.names(k);
     /// `RequiredRSASize`, in bits.
     required_rsa_size: u32 = "requiredrsasize" => f.number(k, 1024);
     /// `Compression`. `ssh -G` of OpenSSH 9.9 and later prints UNKNOWN for "yes".
@@ -343,7 +343,7 @@ directives! {
     security_key_provider: Option<String> = "securitykeyprovider" => readers::security_key_provider(f, k, around.world),
         only_ssh_where("security keys with their own middleware need ssh");
     /// `PreferredAuthentications`, best first; empty for the default order.
-    preferred_authentications: Vec<String> = "preferredauthentications" => f.names(k), log_in,
+    preferred_authentications: NameList = "preferredauthentications" => f.names(k), log_in,
         only_ssh_where("only GSSAPI may authenticate, which is done by ssh only");
     /// `PubkeyAuthentication`.
     pubkey_authentication: PubkeyAuthentication = "pubkeyauthentication" =>

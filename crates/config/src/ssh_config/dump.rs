@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use super::values::NameList;
+
 /// One line of `ssh -G`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Directive {
@@ -111,7 +113,7 @@ impl Fields {
     }
 
     /// Takes a comma-separated list of names.
-    pub(crate) fn names(&mut self, keyword: &str) -> Vec<String> {
+    pub(crate) fn names(&mut self, keyword: &str) -> NameList {
         let list = self
             .parse(keyword, |value| Some(value.to_owned()))
             .unwrap_or_default();
@@ -143,7 +145,7 @@ impl Fields {
     }
 
     /// Takes a list of names, or that of an older keyword if it is empty.
-    pub(crate) fn names_or(&mut self, keyword: &str, older: &str) -> Vec<String> {
+    pub(crate) fn names_or(&mut self, keyword: &str, older: &str) -> NameList {
         let (names, older) = (self.names(keyword), self.names(older));
         if names.is_empty() { older } else { names }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use trunkline_request::LogLevel;
 
@@ -44,22 +44,6 @@ impl HostConfig {
     /// # Errors
     /// [`ConfigError::Explicit`] for an empty name or user, and for port 0.
     pub fn explicit(hostname: &str, port: u16, user: &str) -> Result<Self, ConfigError> {
-        let directives = explicit_directives();
-        let world = World::new("/", 0o077, BTreeMap::new());
-        let around = Surroundings {
-            world: &world,
-            account: &Account {
-                uid: 0,
-                name: user.to_owned(),
-                home: "/".into(),
-            },
-            local_host: "localhost",
-            original_host: hostname,
-            config_file: Some("none".into()),
-            asked: VersionTokens::default(),
-            default_algorithms: &DefaultAlgorithms::default(),
-        };
-        let config = Self::read(directives, &around).map_err(|_| ConfigError::Explicit("cannot be used"))?;
         for (value, problem) in [(hostname, "has no name"), (user, "has no user")] {
             if value.is_empty() {
                 return Err(ConfigError::Explicit(problem));
@@ -73,8 +57,7 @@ impl HostConfig {
             hostname: hostname.to_owned(),
             port,
             user: user.to_owned(),
-            host_key_order_is_free: true,
-            ..config
+            ..EXPLICIT.clone()
         })
     }
 
@@ -134,13 +117,15 @@ impl HostConfig {
         };
         let mut config = Self::from_rows(beside, f, &tokens, around)?;
         let default = around.default_algorithms;
-        config.kex_is_default = !default.kex.is_empty() && config.kex_algorithms == default.kex;
+        config.kex_is_default = !default.kex.is_empty() && *config.kex_algorithms == *default.kex;
         config.host_key_order_is_free = config.host_key_algorithms.starts_with(&default.host_key)
             || is_subsequence(&config.host_key_algorithms, &default.host_key);
         (config.unknown, config.not_understood) = fields.into_unread();
         config
             .unknown
             .retain(|line| Row::by_name(&line.keyword).is_none());
+        // It has room for the whole output.
+        config.unknown.shrink_to_fit();
         Ok(config)
     }
 
@@ -195,6 +180,26 @@ impl HostConfig {
         sendable.chain(set.map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 }
+
+/// The configuration of an explicit host. Thousands share its lists.
+static EXPLICIT: LazyLock<HostConfig> = LazyLock::new(|| {
+    let around = Surroundings {
+        world: &World::new("/", 0o077, BTreeMap::new()),
+        account: &Account {
+            uid: 0,
+            name: "-".into(),
+            home: "/".into(),
+        },
+        local_host: "localhost",
+        original_host: "-",
+        config_file: Some("none".into()),
+        asked: VersionTokens::default(),
+        default_algorithms: &DefaultAlgorithms::default(),
+    };
+    let mut config = HostConfig::read(explicit_directives(), &around).expect("the directives are valid");
+    config.host_key_order_is_free = true;
+    config
+});
 
 /// Returns the lines of `ssh -G` for an explicit host that differ from the defaults of [`HostConfig::read`]. The names
 /// are placeholders.

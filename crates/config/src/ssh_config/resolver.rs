@@ -21,6 +21,7 @@ use super::dump::{self, Departure, Directive};
 use super::files::{Sources, Stamp};
 use super::readers::{DefaultAlgorithms, Proxy, Surroundings};
 use super::tokens::{self, VersionTokens};
+use super::values::NameList;
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
 use trunkline_local::child::Child;
@@ -42,6 +43,8 @@ pub struct Resolver {
     permits: Semaphore,
     /// The default algorithms of the last used ssh program.
     defaults: Mutex<Option<Defaults>>,
+    /// Lists of algorithms: most of an answer, and much the same for all hosts.
+    lists: Mutex<LruCache<NameList, NameList>>,
     time_limit: Duration,
 }
 
@@ -239,6 +242,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 const MOST_QUESTIONS: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 const MOST_VARIANTS: usize = 8;
 
+/// The most lists of algorithms that answers share.
+const MOST_LISTS: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+
 /// The most jump hosts in a chain. ssh, which starts itself for each, has no limit.
 const MOST_JUMPS: usize = 32;
 
@@ -308,6 +314,7 @@ impl Resolver {
             flights: Mutex::default(),
             permits: Semaphore::new(MOST_RUNS),
             defaults: Mutex::default(),
+            lists: Mutex::new(LruCache::new(MOST_LISTS)),
             time_limit: TIME_LIMIT,
         }
     }
@@ -506,6 +513,7 @@ impl Resolver {
             })
         };
         let mut config = read(&request.world)?;
+        self.share_lists(&mut config);
         // Reading with another working directory shows whether a relative path takes part.
         let elsewhere = World {
             cwd: request.world.cwd.join("elsewhere"),
@@ -542,6 +550,22 @@ impl Resolver {
             volatile,
             asked: asked_user,
         })
+    }
+
+    /// Replaces the lists of algorithms by equal ones of other hosts.
+    fn share_lists(&self, config: &mut HostConfig) {
+        let mut lists = lock(&self.lists);
+        for list in [
+            &mut config.ciphers,
+            &mut config.macs,
+            &mut config.kex_algorithms,
+            &mut config.host_key_algorithms,
+            &mut config.pubkey_accepted_algorithms,
+            &mut config.ca_signature_algorithms,
+        ] {
+            let own = Arc::clone(list);
+            *list = Arc::clone(lists.get_or_insert(own.clone(), || own));
+        }
     }
 
     /// Returns the default algorithms, which are queried once for each ssh program.

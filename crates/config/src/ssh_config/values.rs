@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use trunkline_request::LogLevel;
@@ -16,6 +17,9 @@ pub(crate) trait Shown {
         !self.show().is_empty()
     }
 }
+
+/// A name-list (RFC 4251, section 5). Most hosts have the same ones, which share the memory.
+pub(crate) type NameList = Arc<[String]>;
 
 impl Shown for bool {
     fn show(&self) -> String {
@@ -48,6 +52,12 @@ impl Shown for Vec<PathBuf> {
 }
 
 impl Shown for Vec<String> {
+    fn show(&self) -> String {
+        self.join(",")
+    }
+}
+
+impl Shown for NameList {
     fn show(&self) -> String {
         self.join(",")
     }

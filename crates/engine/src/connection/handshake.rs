@@ -1061,7 +1061,7 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Preferences {
     let ordered = if host.host_key_order_is_free {
         trust.known.order_algorithms(name, &host.host_key_algorithms)
     } else {
-        host.host_key_algorithms.clone()
+        host.host_key_algorithms.to_vec()
     };
     let host_keys: Vec<String> = ordered
         .into_iter()

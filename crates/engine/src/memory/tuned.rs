@@ -48,7 +48,7 @@ pub(crate) fn apply(choice: &Choice, config: Arc<HostConfig>, request: &Request)
         && Cipher::from_name(&choice.cipher).is_some()
         && let Some(at) = tuned.ciphers.iter().position(|name| *name == choice.cipher)
     {
-        tuned.ciphers[..=at].rotate_right(1);
+        Arc::make_mut(&mut tuned.ciphers)[..=at].rotate_right(1);
     }
     if !request.sets("compression") {
         tuned.compression = choice.compression;

@@ -91,7 +91,7 @@ async fn a_server_without_a_post_quantum_key_exchange_is_warned_of_where_ssh_doe
         let mut config = config(&sshd);
         config.warn_weak_crypto = warns;
         if chosen {
-            config.kex_algorithms = vec!["curve25519-sha256".into()];
+            config.kex_algorithms = ["curve25519-sha256".to_owned()].into();
         }
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let hears = said.clone();

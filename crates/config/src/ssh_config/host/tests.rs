@@ -290,7 +290,7 @@ fn times_limits_and_words_are_typed() {
         PermitRemoteOpen::Only(vec!["*:7".into()])
     );
     assert_eq!(config.stream_local_bind_mask, 0o117);
-    assert_eq!(config.preferred_authentications, ["publickey", "password"]);
+    assert_eq!(*config.preferred_authentications, ["publickey", "password"]);
     assert_eq!(config.control_master, ControlMaster::AutoAsk);
 }
 
