@@ -4,9 +4,9 @@
 # Seen with: Paramiko 5.1.0, pycurl 7.49.0 (libcurl 8.23.0 with libssh2), sshj 0.40.0; asyncssh 2.24.1 as another client
 # and as the server.
 #
-# Paramiko's close() swallows every error of the answer, for put() and for a file in a with block. curl writes a line to
-# its verbose log and ends with 0. sshj's put() closes the file quietly; its output stream tells the error. Paramiko's
-# look at the size after put() does not help where the server counts what it has buffered.
+# Paramiko's close() swallows every error of the answer, for put() and for a file in a with block. libcurl's transfer ends
+# without an error. sshj's put() closes the file quietly; a file of sshj that the program closes itself tells the error.
+# Paramiko's look at the size after put() does not help where the server counts what it has buffered.
 #
 # Why it matters: servers in front of an object store, a quota or a network file system learn at CLOSE that the file
 # cannot be kept. For these clients it is stored. A server should refuse a WRITE if it can, or refuse fsync@openssh.com,

@@ -10,7 +10,7 @@
 #
 # Why it matters: keys that come and go (sessions, locks, feature flags) lose values that were written a second ago, without
 # an error, at the next clean-up. It depends on the age of a marker, so a test that cleans up at once keeps the value. Run
-# the clean-up from another client, or give the bucket a limit for markers.
+# the clean-up from another client.
 set -euo pipefail
 dir=$(mktemp -d)
 server=

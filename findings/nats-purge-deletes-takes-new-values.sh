@@ -10,8 +10,8 @@
 # thousands of markers, or a slow link, that is seconds; here a relay writes just before the purge. Keys whose marker is
 # younger than the limit (30 minutes, unless told) keep their last entry.
 #
-# Why it matters: a clean-up in a cron job runs beside writers. For them a key that was acknowledged is not there. Let the
-# server remove markers (a limit for them, where it is 2.11 or newer), or purge with a sequence as the bound.
+# Why it matters: a clean-up in a cron job runs beside writers. For them a key that was acknowledged is not there. Stop
+# the writers for it, or purge each key's subject through the stream, with the marker's sequence as the bound.
 set -euo pipefail
 dir=$(mktemp -d)
 server=
