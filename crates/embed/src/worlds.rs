@@ -1,4 +1,4 @@
-//! What the hosts of a program have in common.
+//! The world that the hosts of a program share.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
