@@ -86,7 +86,7 @@ impl Backend {
         self.no_daemon || self.private.get().is_some()
     }
 
-    fn is_apart(&self, error: &ClientError) {
+    fn note_apart(&self, error: &ClientError) {
         self.apart.get_or_init(|| error.to_string());
     }
 
@@ -127,7 +127,7 @@ impl Backend {
         match found {
             Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
             Err(error @ ClientError::Elsewhere(_)) => {
-                self.is_apart(&error);
+                self.note_apart(&error);
                 Ok(None)
             }
             found => Ok(Some(found?)),
@@ -141,7 +141,7 @@ impl Backend {
             Err(error)
                 if !must_share() && (matches!(error, ClientError::Elsewhere(_)) || has_no_place(&error)) =>
             {
-                self.is_apart(&error);
+                self.note_apart(&error);
                 Ok(None)
             }
             connected => connected.map(Some),

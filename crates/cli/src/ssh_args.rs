@@ -355,7 +355,7 @@ impl Meaning {
     fn option(&mut self, TypedOption { option, value }: &TypedOption) -> Result<(), UsageError> {
         let value = value.as_ref();
         if matches!(option.letter, b'B' | b'b' | b'l') && value.is_some_and(|value| value.is_empty()) {
-            self.needs("nothing as a user, an address or an interface means what ssh makes of it");
+            self.leave_to_ssh("nothing as a user, an address or an interface means what ssh makes of it");
         }
         match option.bears_on {
             BearsOn::Connection if option.letter == b'o' => {
@@ -366,7 +366,7 @@ impl Meaning {
                 self.resolve_with(option.letter, value);
                 self.args.own_connection = true;
             }
-            BearsOn::SystemSsh(reason) => self.needs(reason),
+            BearsOn::SystemSsh(reason) => self.leave_to_ssh(reason),
             BearsOn::Session => {}
         }
         match option.letter {
@@ -382,7 +382,7 @@ impl Meaning {
             }
             b's' => self.session_type(Session::Subsystem, 's')?,
             b'F' if value.is_some_and(|config| can_be_read_once_only(config)) => {
-                self.needs("a configuration from a pipe can be read only once");
+                self.leave_to_ssh("a configuration from a pipe can be read only once");
             }
             b't' if self.tty == Some(TtyRequest::Yes) => self.tty = Some(TtyRequest::Force),
             b't' => self.tty = Some(TtyRequest::Yes),
@@ -426,7 +426,7 @@ impl Meaning {
             Some("controlmaster") => _ = self.control_master.get_or_insert_with(|| value.into()),
             Some("controlpath") => _ = self.control_path.get_or_insert_with(|| value.into()),
             Some("proxycommand") if value == "-" => {
-                self.needs("-o ProxyCommand=- speaks over ssh's own standard input and output");
+                self.leave_to_ssh("-o ProxyCommand=- speaks over ssh's own standard input and output");
             }
             Some("stdinnull") => _ = self.no_stdin.get_or_insert(yes),
             Some("forkafterauthentication") => {
@@ -466,7 +466,7 @@ impl Meaning {
         self.args.config_args.extend(value.cloned());
     }
 
-    fn needs(&mut self, reason: &'static str) {
+    fn leave_to_ssh(&mut self, reason: &'static str) {
         self.args.system_ssh.get_or_insert(reason);
     }
 
@@ -475,16 +475,16 @@ impl Meaning {
             return Err(UsageError::TwoLogs);
         }
         if self.args.control_path.as_ref().is_some_and(|path| path != "none") {
-            self.needs("-S names a control socket of ssh's own");
+            self.leave_to_ssh("-S names a control socket of ssh's own");
         }
         // An automatic master serves sharing, which happens here anyway.
         let master = self.control_master.as_deref().unwrap_or("no");
         let is_automatic = matches!(master, "auto" | "autoask");
         let has_path = self.control_path.as_ref().is_some_and(|path| path != "none");
         if matches!(master, "yes" | "true" | "ask") {
-            self.needs("-o ControlMaster makes ssh the master of its own control socket");
+            self.leave_to_ssh("-o ControlMaster makes ssh the master of its own control socket");
         } else if has_path && !is_automatic && self.args.control_path.is_none() {
-            self.needs("-o ControlPath names a control socket of ssh's own");
+            self.leave_to_ssh("-o ControlPath names a control socket of ssh's own");
         }
         self.args.tty = self.tty.unwrap_or_default();
         self.args.no_stdin = self.no_stdin == Some(true);

@@ -362,7 +362,7 @@ impl Presence {
     }
 
     /// Waits until somebody waits for the decision.
-    pub async fn is_wanted(&self) {
+    pub async fn wait_until_wanted(&self) {
         // The wait does not end while `self` is borrowed.
         let _ = self.wanted.subscribe().wait_for(|wanted| *wanted).await;
     }

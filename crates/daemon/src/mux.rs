@@ -470,7 +470,7 @@ impl Socket {
         tokio::select! {
             connected = connecting => connected.unwrap_or(Ok(())),
             () = tokio::time::sleep(QUICK_FAILURE) => Ok(()),
-            () = presence.is_wanted() => Ok(()),
+            () = presence.wait_until_wanted() => Ok(()),
         }
     }
 

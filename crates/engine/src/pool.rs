@@ -441,7 +441,7 @@ impl Pool {
 
     /// Returns whether a client may use the connections without confirmation. If there are none, and nobody is about to
     /// make one, they become this client's own.
-    pub(crate) fn is_allowed(&self, client: &Client, world: Option<&Arc<World>>) -> bool {
+    pub(crate) fn admit(&self, client: &Client, world: Option<&Arc<World>>) -> bool {
         let mut state = self.state();
         state.refresh(&self.host, Instant::now());
         state.allowed.retain(KnownClient::is_there);

@@ -97,7 +97,7 @@ impl Process {
     }
 
     /// Notes that it will not ask again: the caller gets its terminal back.
-    pub fn has_asked(&self) {
+    pub fn give_back_terminal(&self) {
         if let Self::Lent(lent) = self {
             lent.give_back();
         }

@@ -166,7 +166,7 @@ impl Running {
     }
 
     /// Notes on whose behalf it runs.
-    fn is_for(&self, who: &str) {
+    fn note_submitter(&self, who: &str) {
         if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.on_behalf = line(who);
         }
@@ -264,7 +264,7 @@ impl OfClient {
                 let (kind, runs) = words(&session.program);
                 self.begins(kind, name(&session.host), runs);
                 if let (Some(who), Some(running)) = (&session.on_behalf, &*self.running()) {
-                    running.is_for(&who.submitter);
+                    running.note_submitter(&who.submitter);
                 }
             }
             Request::Warm { host, .. } => self.begins(ActivityKind::Warm, name(host), ""),

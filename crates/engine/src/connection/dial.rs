@@ -366,7 +366,7 @@ impl AsyncRead for ProxyPipes {
         if !self.has_answered && buf.filled().len() > before {
             self.has_answered = true;
             if let Some(process) = &self.process {
-                process.has_asked();
+                process.give_back_terminal();
             }
         }
         read

@@ -739,7 +739,7 @@ impl Driver {
         };
         if let Some(why) = why {
             if let Some(lease) = &mut port.lease {
-                lease.ends(End::NeverOpened);
+                lease.set_end(End::NeverOpened);
             }
             return end_port(&mut port, &self.closed_error(why), Execution::DidNotStart);
         }
@@ -810,7 +810,7 @@ impl Driver {
         match &mut op {
             Op::Open { port, .. } => {
                 if let Some(lease) = &mut port.lease {
-                    lease.ends(End::NeverOpened);
+                    lease.set_end(End::NeverOpened);
                 }
             }
             Op::Begin { channel, .. } => {
@@ -1089,7 +1089,7 @@ impl Driver {
                 if let Some(mut port) = self.ports.remove(&id) {
                     let error = self.refusal(&port.what, reason.0, description);
                     if let Some(lease) = &mut port.lease {
-                        lease.ends(End::NeverOpened);
+                        lease.set_end(End::NeverOpened);
                     }
                     end_port(&mut port, &error, Execution::DidNotStart);
                 }
@@ -1122,7 +1122,7 @@ impl Driver {
                 self.closing.remove(&id);
                 if let Some(mut port) = self.ports.remove(&id) {
                     if let Some(lease) = &mut port.lease {
-                        lease.ends(End::Closed);
+                        lease.set_end(End::Closed);
                     }
                     port.shared.complete();
                     port.shared.close();

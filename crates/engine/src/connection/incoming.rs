@@ -135,7 +135,7 @@ impl Incoming {
     }
 
     /// Notes that the server is told to stop listening. New requests for the address wait until it is forgotten.
-    pub(crate) fn ends(&self, key: &ListenKey) {
+    pub(crate) fn note_ending(&self, key: &ListenKey) {
         if let Some(listener) = self.table().handlers.get_mut(key) {
             listener.granted = false;
         }

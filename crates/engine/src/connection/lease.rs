@@ -43,7 +43,7 @@ impl Lease {
     }
 
     /// Sets how the channel ended.
-    pub(crate) fn ends(&mut self, end: End) {
+    pub(crate) fn set_end(&mut self, end: End) {
         self.end = end;
     }
 }

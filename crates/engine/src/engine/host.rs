@@ -160,7 +160,7 @@ impl Host {
     /// The user refused, or there is nothing to ask through. Nothing was started.
     pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
         let client = self.caller.interaction.client();
-        if self.pool().is_allowed(client, self.world()) {
+        if self.pool().admit(client, self.world()) {
             return Ok(());
         }
         self.ask_permission(question).await?;

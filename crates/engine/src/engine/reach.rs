@@ -287,7 +287,7 @@ impl Engine {
                 own.confirm();
             }
             // The first client, when there are no connections, is the one that makes them.
-            own.is_allowed(caller.interaction.client(), caller.way.world());
+            own.admit(caller.interaction.client(), caller.way.world());
         }
         own
     }

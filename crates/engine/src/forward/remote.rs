@@ -419,7 +419,7 @@ impl Listening {
     /// Stops listening, and waits for the server's answer.
     async fn cancel(mut self) {
         if let Some(request) = self.cancellation() {
-            self.incoming.ends(&self.key);
+            self.incoming.note_ending(&self.key);
             self.incoming.global(request).await;
         }
     }

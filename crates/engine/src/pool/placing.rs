@@ -115,7 +115,7 @@ impl Pool {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
                         Attempt::Done(Err(error)) => {
                             // Nothing was requested in the session: the command certainly did not start.
-                            lease.ends(End::NeverOpened);
+                            lease.set_end(End::NeverOpened);
                             let Error::Refused { reason: 1.., .. } = error else {
                                 drop(lease);
                                 if self
@@ -145,7 +145,7 @@ impl Pool {
                         }
                         Attempt::Elsewhere => {
                             if session.withdraw() {
-                                lease.ends(self.withdrawn());
+                                lease.set_end(self.withdrawn());
                             }
                             continue;
                         }

@@ -254,7 +254,7 @@ impl Link {
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
-        state.is_asked();
+        state.note_request();
         let id = ask(&mut state.client);
         state.callers.insert(id, caller);
         state.deliver(Instant::now());
@@ -283,7 +283,7 @@ impl Link {
         if state.ended.is_some() {
             return None;
         }
-        state.is_asked();
+        state.note_request();
         let result = work(&mut state.client);
         drop(state);
         self.shared.to_write.notify_one();
@@ -301,7 +301,7 @@ impl Link {
             plan.session_ended();
             plan.wake();
         } else {
-            state.is_asked();
+            state.note_request();
             plan.drive(&mut state.client, Instant::now());
             state.plans.push((id, plan));
             state.deliver(Instant::now());
@@ -354,7 +354,7 @@ impl Attached {
     /// Drives the plan after its consumer has made room.
     pub(crate) fn drive(&self) {
         let mut state = self.link.shared.state();
-        state.is_asked();
+        state.note_request();
         let State {
             client, plans, ended, ..
         } = &mut *state;
@@ -543,7 +543,7 @@ impl Shared {
 
 impl State {
     /// Notes that a request is about to be sent: from now on an answer is owed.
-    fn is_asked(&mut self) {
+    fn note_request(&mut self) {
         if self.client.in_flight() == 0 && self.client.extensions().is_some() {
             self.heard = Instant::now();
         }

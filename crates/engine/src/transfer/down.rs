@@ -202,7 +202,7 @@ impl Down {
         let (job, directory) = (self.job.clone(), self.directory.clone());
         let staying = move || {
             same.iter()
-                .for_each(|(item, looks)| stays(&job, &directory, item, *looks));
+                .for_each(|(item, looks)| adjust(&job, &directory, item, *looks));
         };
         blocking(staying).await;
         for item in others {
@@ -455,7 +455,7 @@ fn prepare(
                 job.compare_clocks(found.as_ref());
                 job.progress.report_skipped(&item);
             }
-            Verdict::Stays(looks) => stays(job, directory, &item, looks),
+            Verdict::Stays(looks) => adjust(job, directory, &item, looks),
             Verdict::Copy(changes) => {
                 item.changes = changes;
                 files.push((item, None));
@@ -526,7 +526,7 @@ fn make_directory(
 }
 
 /// Sets the attributes of an unchanged file that differ from the source's.
-fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
+fn adjust(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
     if !changes.is_empty() && !job.options.dry_run {
         let is_moded = item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER);
         let looks = Looks {
@@ -570,7 +570,7 @@ async fn link(
         }
         if let Some(looks) = compared {
             if directory.link_text(&item.target).is_ok_and(|text| text == target) {
-                return stays(&job, &directory, &item, looks);
+                return adjust(&job, &directory, &item, looks);
             }
             item.changes = Changes::CONTENT;
         }

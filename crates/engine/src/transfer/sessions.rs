@@ -448,7 +448,7 @@ impl Sessions {
                 if state.moves != moves {
                     return;
                 }
-                state.has_opened(opened.map(drop), progress);
+                state.note_opening(opened.map(drop), progress);
                 drop(state);
                 shared.changed.notify_waiters();
             });
@@ -517,7 +517,7 @@ impl State {
     }
 
     /// Notes that a session has opened or failed to.
-    fn has_opened(&mut self, opened: Result<(), Error>, progress: Option<u64>) {
+    fn note_opening(&mut self, opened: Result<(), Error>, progress: Option<u64>) {
         match opened {
             Ok(()) => {
                 self.opened += 1;
@@ -622,13 +622,13 @@ mod tests {
         for _ in 0..100 {
             state.error = Some(lost_error());
             state.count_end(Some(0), true);
-            state.has_opened(Ok(()), Some(0));
+            state.note_opening(Ok(()), Some(0));
         }
         assert!(!state.is_hopeless(), "they ended within a moment");
         let patience = state.patience();
         state.failing = state.failing.and_then(|since| since.checked_sub(patience));
         assert!(state.is_hopeless());
-        state.has_opened(Ok(()), Some(1));
+        state.note_opening(Ok(()), Some(1));
         assert!(!state.is_hopeless(), "there was progress");
     }
 

@@ -102,7 +102,7 @@ impl Queue {
     }
 
     /// Waits until a further session would have nothing to do: the server may never have a place for it.
-    async fn needs_no_more(&self) {
+    async fn wait_until_exhausted(&self) {
         // Its sender is this queue's own.
         let _ = self.exhausted.subscribe().wait_for(|exhausted| *exhausted).await;
         // The rest are files that it lost with its session.
@@ -163,7 +163,7 @@ impl Queue {
             let Some(sftp) = sessions.nth(nth)? else {
                 tokio::select! {
                     () = changed => continue,
-                    () = self.needs_no_more(), if nth > 0 => return Ok(()),
+                    () = self.wait_until_exhausted(), if nth > 0 => return Ok(()),
                 }
             };
             let mut session = begin(sftp.clone());

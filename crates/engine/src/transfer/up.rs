@@ -219,7 +219,7 @@ impl<'a> Up<'a> {
     }
 
     /// Sets the attributes of an unchanged file that differ from the source's.
-    async fn stays(&self, item: &Item, changes: Changes) -> Result<(), Error> {
+    async fn adjust(&self, item: &Item, changes: Changes) -> Result<(), Error> {
         if !changes.is_empty() && !self.job.options.dry_run {
             let path = self.final_path(item);
             let wanted = FileAttributes {
@@ -342,7 +342,7 @@ impl<'a> Up<'a> {
     /// Decides about a file whose content was compared.
     async fn settle(&self, item: &mut Item, looks: Option<Changes>) -> Result<Prepared, Error> {
         if let Some(looks) = looks {
-            self.stays(item, looks).await?;
+            self.adjust(item, looks).await?;
             return Ok(Prepared::Done);
         }
         item.changes |= Changes::CONTENT;
@@ -430,7 +430,7 @@ impl<'a> Up<'a> {
                 Ok(Prepared::Done)
             }
             Verdict::Stays(looks) => {
-                self.stays(item, looks).await?;
+                self.adjust(item, looks).await?;
                 Ok(Prepared::Done)
             }
             Verdict::Content(looks) if item.stream.is_none() => Ok(Prepared::Compare(looks)),

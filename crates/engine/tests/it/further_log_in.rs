@@ -505,7 +505,7 @@ async fn an_agent_is_asked_for_nobody_who_has_left() {
     let leaving = Interaction::none().while_present(presence.clone());
     let host = engine.host_for(&request, &leaving).await.unwrap();
     let connecting = tokio::spawn(async move { host.warm().await });
-    presence.is_wanted().await;
+    presence.wait_until_wanted().await;
     // Somebody else waits for the same connection, and makes another when that comes to nothing.
     let other = engine.host_for(&request, &Interaction::none()).await.unwrap();
     let beside = tokio::spawn(async move { other.run(&Command::exec("true")).await });

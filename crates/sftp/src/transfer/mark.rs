@@ -38,12 +38,12 @@ impl Mark {
     }
 
     /// Notes the attributes of the new file.
-    pub(super) fn is_made(&mut self, found: &FileAttributes, now: Instant) {
+    pub(super) fn note_made(&mut self, found: &FileAttributes, now: Instant) {
         self.made = found.times.map(|times| (now, times.modified));
     }
 
     /// Notes the attributes of the marked file. Some file systems do not keep such a time.
-    pub(super) fn is_set(&mut self, found: &FileAttributes) {
+    pub(super) fn note_set(&mut self, found: &FileAttributes) {
         self.owner = found.owner.filter(|_| self.is_shown(found));
     }
 

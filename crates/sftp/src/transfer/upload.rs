@@ -401,7 +401,7 @@ impl Plan for Upload {
             }
             Purpose::Owner => match outcome {
                 Ok(_) if self.mark.is_some() => {}
-                Ok(_) => self.has_created(),
+                Ok(_) => self.note_created(),
                 Err(status) => self.not_replaced(Refused::Owner, status),
             },
             Purpose::Made | Purpose::Marked | Purpose::Seen => {
@@ -691,7 +691,7 @@ impl Upload {
                             worker.asked.insert(client.request(request), purpose);
                         }
                     }
-                    None if owner.is_none() && role != Role::Early => self.has_created(),
+                    None if owner.is_none() && role != Role::Early => self.note_created(),
                     None => {}
                 }
                 let done = self.options.done.iter().map(|range| range.end).max();
@@ -745,7 +745,7 @@ impl Upload {
     }
 
     /// Notes that the file exists: workers that came early may open it, and workers that have it open may write.
-    fn has_created(&mut self) {
+    fn note_created(&mut self) {
         self.created = true;
         self.workers.stir();
     }
@@ -766,10 +766,10 @@ impl Upload {
         };
         let Some(mark) = &mut self.mark else { return };
         match asked {
-            Purpose::Made => mark.is_made(found, now),
+            Purpose::Made => mark.note_made(found, now),
             Purpose::Marked => {
-                mark.is_set(found);
-                self.has_created();
+                mark.note_set(found);
+                self.note_created();
             }
             _ if mark.is_on(found) => self.workers[id].work.is_unseen = false,
             _ => self.refuse_unmarked(id, client),

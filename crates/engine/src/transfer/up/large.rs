@@ -104,7 +104,7 @@ impl Up<'_> {
                 .await?;
             match ended {
                 Ended::Done(length) => {
-                    leftover.was_renamed();
+                    leftover.keep();
                     if let Some(status) = item.there.unmade.take() {
                         self.job
                             .note_refused_temporary_names(self.sessions.first().host(), &status);
@@ -124,11 +124,11 @@ impl Up<'_> {
                 }
                 // The whole file is there.
                 Ended::Unset(message) => {
-                    leftover.was_renamed();
+                    leftover.keep();
                     return Ok(Err(message));
                 }
                 Ended::Unmade(status) => {
-                    leftover.was_renamed();
+                    leftover.keep();
                     last = self.refusal(item, status.clone());
                     item.there.unmade = Some(Box::new(status));
                     if let Some(reason) = self.bars_in_place(item).await {
@@ -138,7 +138,7 @@ impl Up<'_> {
                     may_be_kept = false;
                 }
                 Ended::InPlace(moved) => {
-                    leftover.was_renamed();
+                    leftover.keep();
                     let _ = self.sessions.first().remove(part).await;
                     item.there.moved = moved;
                     if let Some(reason) = self.bars_in_place(item).await {
@@ -553,7 +553,7 @@ impl Leftover<'_> {
     }
 
     /// Keeps the file: it has another name now, or somebody else removes it.
-    fn was_renamed(mut self) {
+    fn keep(mut self) {
         self.part = None;
     }
 }

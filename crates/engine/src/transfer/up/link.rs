@@ -67,7 +67,7 @@ impl Up<'_> {
                     // Other servers have no way to set a link's attributes.
                     looks = Changes::default();
                 }
-                return self.stays(item, looks).await;
+                return self.adjust(item, looks).await;
             }
             item.changes = Changes::CONTENT;
         }
