@@ -88,6 +88,11 @@ impl Command {
         Self::new(Program::Subsystem(name.into()))
     }
 
+    /// Returns whether it is a session of SFTP.
+    pub(crate) fn is_sftp(&self) -> bool {
+        matches!(&self.program, Program::Subsystem(name) if name == "sftp")
+    }
+
     /// Creates a session without a program.
     pub(crate) fn later() -> Self {
         Self::new(Program::Later)

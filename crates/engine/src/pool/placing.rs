@@ -30,9 +30,10 @@ impl Pool {
         command: &Command,
         caller: &Caller,
     ) -> Result<Session, Unplaced> {
-        let load = match self.may_end_with(command) {
-            true => Load::SessionApart,
-            false => Load::Session,
+        let load = match () {
+            () if self.may_end_with(command) => Load::SessionApart,
+            () if command.is_sftp() => Load::Sftp,
+            () => Load::Session,
         };
         self.session_placed(command, caller, load).await
     }

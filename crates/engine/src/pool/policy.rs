@@ -25,6 +25,8 @@ pub(crate) struct LaneId(u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Session,
+    /// A session of SFTP: one of a server that is not sshd is like `SessionApart` once that is known.
+    Sftp,
     /// A session with a connection to itself: an empty lane, or a new one. When no more lanes are allowed, it is like
     /// any other session.
     SessionApart,
@@ -366,6 +368,8 @@ pub(crate) struct Policy {
     /// The server's MaxSessions, as learned from its refusals.
     session_limit: Option<u32>,
     reuse: Reuse,
+    /// Each session of SFTP has a process of its own on the server, as with sshd.
+    separates_sftp: bool,
     spares: Spares,
     trial: Option<Trial>,
     /// Trials wait for an answer first, because one that did not was refused.
@@ -400,6 +404,7 @@ impl Policy {
             single: false,
             session_limit,
             reuse: Reuse::Untried,
+            separates_sftp: false,
             spares: Spares::Untried,
             trial: None,
             trials_wait: false,
@@ -435,6 +440,12 @@ impl Policy {
     /// Sets how many sessions a connection may have, as learned from host memory or from a session.
     pub(crate) fn set_reuse(&mut self, reuse: Reuse) {
         self.reuse = reuse;
+    }
+
+    /// Sets whether sessions of SFTP may share a connection. Some servers have one buffer for all of them: behind a request that
+    /// came in two parts they read the rest from another session, and write that into the file.
+    pub(crate) fn separate_sftp(&mut self, separates: bool) {
+        self.separates_sftp = separates;
     }
 
     /// Notes that a session failed on a connection that had had another. Until more is known, each session gets its own
@@ -566,6 +577,7 @@ impl Policy {
     fn choose_apart(&mut self, load: Load, answerer: Answerer, now: Instant) -> Option<Placement> {
         let (suits, most): (fn(&Lane) -> bool, _) = match load {
             Load::SessionApart => (Lane::is_empty, usize::MAX),
+            Load::Sftp if !self.separates_sftp => (Lane::is_empty, usize::MAX),
             _ => (Lane::is_quiet, SIDE_BY_SIDE),
         };
         let room =
@@ -686,7 +698,8 @@ impl Policy {
     fn is_apart(&self, load: Load, now: Instant) -> bool {
         match load {
             Load::SessionApart => true,
-            Load::Session => self.streams_until.is_some_and(|until| now < until),
+            Load::Sftp if !self.separates_sftp && self.has_ready() => true,
+            Load::Session | Load::Sftp => self.streams_until.is_some_and(|until| now < until),
             Load::Tunnel => false,
         }
     }
