@@ -563,8 +563,7 @@ impl Resolver {
             &mut config.pubkey_accepted_algorithms,
             &mut config.ca_signature_algorithms,
         ] {
-            let own = Arc::clone(list);
-            *list = Arc::clone(lists.get_or_insert(own.clone(), || own));
+            *list = lists.get_or_insert(list.clone(), || list.clone()).clone();
         }
     }
 

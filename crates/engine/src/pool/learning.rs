@@ -164,7 +164,7 @@ impl Pool {
     pub(super) fn recall(&self, policy: &mut Policy, is_sshd: bool) {
         let lessons = self.learner.facts().lessons;
         let is_sshd = is_sshd || lessons.has(Lesson::Sshd);
-        policy.separate_sftp(is_sshd);
+        policy.share_sftp(is_sshd);
         policy.keep_spares(match () {
             () if lessons.has(Lesson::NoSpares) => Spares::None,
             () if is_sshd || lessons.has(Lesson::Spares) => Spares::Kept,

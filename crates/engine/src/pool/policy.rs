@@ -25,7 +25,7 @@ pub(crate) struct LaneId(u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Session,
-    /// A session of SFTP: one of a server that is not sshd is like `SessionApart` once that is known.
+    /// A session of SFTP: on a server that is not known to be sshd, it is like `SessionApart`.
     Sftp,
     /// A session with a connection to itself: an empty lane, or a new one. When no more lanes are allowed, it is like
     /// any other session.
@@ -368,8 +368,8 @@ pub(crate) struct Policy {
     /// The server's MaxSessions, as learned from its refusals.
     session_limit: Option<u32>,
     reuse: Reuse,
-    /// Each session of SFTP has a process of its own on the server, as with sshd.
-    separates_sftp: bool,
+    /// Sessions of SFTP may share a connection.
+    shares_sftp: bool,
     spares: Spares,
     trial: Option<Trial>,
     /// Trials wait for an answer first, because one that did not was refused.
@@ -404,7 +404,7 @@ impl Policy {
             single: false,
             session_limit,
             reuse: Reuse::Untried,
-            separates_sftp: false,
+            shares_sftp: false,
             spares: Spares::Untried,
             trial: None,
             trials_wait: false,
@@ -442,10 +442,10 @@ impl Policy {
         self.reuse = reuse;
     }
 
-    /// Sets whether sessions of SFTP may share a connection. Some servers have one buffer for all of them: behind a request that
-    /// came in two parts they read the rest from another session, and write that into the file.
-    pub(crate) fn separate_sftp(&mut self, separates: bool) {
-        self.separates_sftp = separates;
+    /// Sets whether sessions of SFTP may share a connection: with sshd, each is a process. Some servers have one buffer for all
+    /// of them: behind a request that came in two parts they read the rest from another session, and write that into the file.
+    pub(crate) fn share_sftp(&mut self, shares: bool) {
+        self.shares_sftp = shares;
     }
 
     /// Notes that a session failed on a connection that had had another. Until more is known, each session gets its own
@@ -526,6 +526,7 @@ impl Policy {
 
     pub(crate) fn place(&mut self, demand: impl Into<Demand>, now: Instant) -> Placement {
         let Demand { load, answerer } = demand.into();
+        let load = self.plain(load);
         let chosen = match load {
             Load::Tunnel => self.choose_for_tunnel(answerer, now),
             _ if self.is_apart(load, now) => match self.choose_apart(load, answerer, now) {
@@ -577,7 +578,6 @@ impl Policy {
     fn choose_apart(&mut self, load: Load, answerer: Answerer, now: Instant) -> Option<Placement> {
         let (suits, most): (fn(&Lane) -> bool, _) = match load {
             Load::SessionApart => (Lane::is_empty, usize::MAX),
-            Load::Sftp if !self.separates_sftp => (Lane::is_empty, usize::MAX),
             _ => (Lane::is_quiet, SIDE_BY_SIDE),
         };
         let room =
@@ -693,12 +693,20 @@ impl Policy {
         })
     }
 
+    /// Returns what a session of SFTP is like by what is known of the server; every other load is itself.
+    fn plain(&self, load: Load) -> Load {
+        match load {
+            Load::Sftp if self.shares_sftp => Load::Session,
+            Load::Sftp => Load::SessionApart,
+            load => load,
+        }
+    }
+
     /// Returns whether a load goes to the lane with the fewest sessions: it wants its own connection, or streams are
     /// expected.
     fn is_apart(&self, load: Load, now: Instant) -> bool {
         match load {
             Load::SessionApart => true,
-            Load::Sftp if !self.separates_sftp && self.has_ready() => true,
             Load::Session | Load::Sftp => self.streams_until.is_some_and(|until| now < until),
             Load::Tunnel => false,
         }
@@ -740,7 +748,7 @@ impl Policy {
         let Some(waiting) = waiting else {
             return Patience::Endless;
         };
-        let overdue = waiting.is_overdue(now);
+        let (overdue, load) = (waiting.is_overdue(now), self.plain(load));
         let is_better = |id: LaneId, lane: &Lane| {
             let room = load == Load::Tunnel || lane.spares_ready > 0 || self.has_room(lane, now);
             let place = lane.ready && !lane.retired && room && id != waits_on;

@@ -658,11 +658,15 @@ fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
 #[test]
 fn sftp_sessions_share_a_connection_of_sshd_only() {
     let (mut policy, now) = policy();
-    let lane = connect(&mut policy, now);
     policy.set_reuse(Reuse::Several);
-    policy.separate_sftp(true);
+    let lane = connects(&mut policy, Load::Sftp, now);
+    policy.first_asked(lane);
+    // Not even on the connection that is being made.
+    assert!(matches!(policy.place(Load::Sftp, now), Placement::Wait(_)));
+    policy.lane_ready(lane, Answerer::Nobody, now);
+    policy.share_sftp(true);
     assert_eq!(opens(&mut policy, Load::Sftp, now), lane);
-    policy.separate_sftp(false);
+    policy.share_sftp(false);
     let other = connects(&mut policy, Load::Sftp, now);
     policy.lane_ready(other, Answerer::Nobody, now);
     // Commands do not mind.
