@@ -23,7 +23,7 @@ use super::path::{self, shown};
 use super::place::Place;
 use super::reason::Reason;
 use super::sessions::Sessions;
-use super::sources::{SourceDirectory, parent};
+use super::sources::{SourceDirectory, WHOLE, parent};
 use super::spool::Held;
 use super::tree::{KnownNames, Origin};
 use crate::error::Error;
@@ -35,7 +35,7 @@ const DIRECTORIES: u16 = 64;
 const AT_ONCE: usize = 256;
 /// The memory of a path in addition to its bytes, in a list that grows by doubling.
 const A_PATH: usize = 128;
-/// The number of names in a directory that need no room in the budget.
+/// The number of names in a directory that need no room in the budget, and of paths of a whole directory.
 const LEAST: usize = 256;
 /// The longest path of a directory that is emptied name by name: servers take no longer paths.
 const LONGEST: usize = 4096;
@@ -224,6 +224,8 @@ struct Level {
     /// many levels as before are emptied name by name.
     untried: usize,
     step: usize,
+    /// There was no room for one of the directories beside the others, so each is tried alone.
+    is_crowded: bool,
 }
 
 impl Level {
@@ -239,6 +241,7 @@ impl Level {
             is_bare: true,
             untried: 0,
             step: 1,
+            is_crowded: false,
         }
     }
 
@@ -251,6 +254,7 @@ impl Level {
             ..
         } = &self.at;
         self.held.clear();
+        self.is_crowded = false;
         let sieve = Sieve::new(&self.at, &self.known, self.after.take(), self.least);
         let sieve = match target.sift(sieve).await {
             Ok(sieve) => sieve,
@@ -286,6 +290,32 @@ impl Level {
     fn take_files(&mut self) -> Vec<(u64, Bytes, bool)> {
         let directories = self.names.partition_point(|(_, _, is_directory)| *is_directory);
         self.names.split_off(directories)
+    }
+
+    /// Deletes the directories with all their content, several at once. Returns one that is too large even alone.
+    async fn delete_whole(&mut self) -> Result<Option<Bytes>, Error> {
+        let alone = self.is_crowded;
+        let first = if alone { self.names.len() - 1 } else { 0 };
+        let at = &self.at;
+        let deletions = self.names.drain(first..).map(|found| async move {
+            let path = path::join(&at.directory, &found.1);
+            (at.delete_whole(&found.1, &path).await, found)
+        });
+        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(WHOLE);
+        let mut left = Vec::new();
+        while let Some((whole, found)) = deletions.next().await {
+            match whole? {
+                Some(is_gone) => self.is_bare &= is_gone,
+                None => left.push(found),
+            }
+        }
+        drop(deletions);
+        if alone {
+            return Ok(left.pop().map(|(_, name, _)| name));
+        }
+        self.is_crowded = !left.is_empty();
+        self.names = left;
+        Ok(None)
     }
 }
 
@@ -336,7 +366,7 @@ impl Extraneous {
                 level.is_bare &= level.at.delete_all(paths, false).await?;
                 continue;
             }
-            let Some((_, name, _)) = level.names.pop() else {
+            if level.names.is_empty() {
                 if level.is_listed {
                     is_bare = level.is_bare;
                     let inner = levels.pop();
@@ -348,16 +378,15 @@ impl Extraneous {
                     level.list().await;
                 }
                 continue;
-            };
-            let path = path::join(&level.at.directory, &name);
+            }
             let is_tried = level.untried == 0;
-            let whole = match is_tried {
-                true => level.at.delete_whole(&name, &path).await?,
-                false => None,
+            let next = match is_tried {
+                true => level.delete_whole().await?,
+                false => level.names.pop().map(|(_, name, _)| name),
             };
-            if let Some(is_gone) = whole {
-                level.is_bare &= is_gone;
-            } else if path.len() > LONGEST {
+            let Some(name) = next else { continue };
+            let path = path::join(&level.at.directory, &name);
+            if path.len() > LONGEST {
                 let message = format!(
                     "{}: the directories are nested too deep",
                     self.target.format_path(&path)
@@ -413,6 +442,8 @@ impl Extraneous {
     /// Deletes a directory with all its content. Returns whether nothing of it stays; `None` if there is no room for so many
     /// names.
     async fn delete_whole(&self, name: &Bytes, root: &Bytes) -> Result<Option<bool>, Error> {
+        // The semaphore is never closed.
+        let _turn = self.job.deletion.whole.acquire().await.ok();
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
             let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());

@@ -4,11 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use trunkline_sftp::transfer::NameBudget;
 
 use super::item::Item;
 use super::spool::{Held, Spool};
 use crate::error::Error;
+
+/// Directories that are deleted with all their content at once. The first paths of each take no room of the budget.
+pub(super) const WHOLE: usize = 256;
 
 /// The names of the sources, which a copy with `delete` remembers.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(super) struct Deletion {
     wanted: bool,
     /// Guards the lists for as long as it takes to add to them.
     directories: Mutex<Directories>,
+    /// Turns for deleting a directory with all its content.
+    pub(super) whole: Semaphore,
 }
 
 #[derive(Debug)]
@@ -46,6 +52,7 @@ impl Deletion {
                 further: HashMap::new(),
                 held: Held::new(budget),
             }),
+            whole: Semaphore::new(WHOLE),
         }
     }
 

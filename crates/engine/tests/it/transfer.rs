@@ -315,20 +315,24 @@ async fn names_that_are_deleted_far_away_do_not_wait_for_each_other() {
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for number in 0..150 {
-        let directory = target.join(format!("extraneous/{number}"));
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("file"), "").unwrap();
-        for name in ["old", "older"] {
+        for directory in [format!("extraneous/{number}"), format!("extraneous-{number}")] {
+            let directory = target.join(directory);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("file"), "").unwrap();
+        }
+        for name in ["old", "older", "directory"] {
             std::fs::write(target.join(format!("{name}-{number}")), "").unwrap();
         }
+        std::fs::create_dir(source.join(format!("directory-{number}"))).unwrap();
     }
     relay.set_rtt(Duration::from_millis(100));
     let began = Instant::now();
     let snapshot = copy_to_end(&here(&source.join(".")), &there(&far, &target), &mirror()).await;
     let took = began.elapsed();
     assert_eq!(rsync_would_change(&source, &target), "");
-    assert_eq!(snapshot.deleted, 150 * 4 + 1);
-    // 300 files in a directory and 150 directories: 45 s one after the other.
+    assert_eq!(snapshot.deleted, 150 * 6 + 1);
+    // One after the other: 300 files in a directory, 150 directories in one and 150 files in the way 60 s, 150 directories with all
+    // their content 100 s.
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 

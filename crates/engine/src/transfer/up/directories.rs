@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use trunkline_request::copy::{Changes, Obstacle};
 
 use super::super::compare::{Beside, Verdict, split, verdict};
@@ -111,9 +111,10 @@ impl Up<'_> {
             return Ok(());
         }
         // This comes before any directory is made, since all the requests to make directories are in flight together.
-        for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
-            self.clear(item).await?;
-        }
+        let in_the_way = absent.iter().filter(|item| item.changes.has(Changes::KIND));
+        futures_util::stream::iter(in_the_way.map(Ok))
+            .try_for_each_concurrent(AT_ONCE, |item| self.clear(item))
+            .await?;
         // The requests go in order over one session: the server makes the outer directory first.
         let making = futures_util::stream::iter(absent)
             .map(|item| async {
