@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
-use trunkline::config::{AddressFamily, ForwardAgent, HostConfig, Request, World};
+use trunkline::config::{AddressFamily, ForwardAgent, HostConfig, Request, World, retain_names};
 use trunkline::{Pty, Settings, TerminalSize};
 use trunkline_embed::{Preference, Program, Starter, Worlds};
 
@@ -107,13 +107,7 @@ impl ConnectOptions {
         config.host_key_order_is_free = self.server_host_key.is_none();
         if matches!(self.host_keys, HostKeys::Program) {
             // ssh2's verifiers compare plain keys; a certificate would be another blob each time it is renewed.
-            let is_plain = |name: &&String| !name.contains("-cert-v");
-            config.host_key_algorithms = config
-                .host_key_algorithms
-                .iter()
-                .filter(is_plain)
-                .cloned()
-                .collect();
+            retain_names(&mut config.host_key_algorithms, |name| !name.contains("-cert-v"));
         }
         Ok(config)
     }

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, Recv
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 use trunkline::agent::{Agent, AgentError, Constraints};
-use trunkline::config::{Algorithms, ForwardAgent, HostConfig};
+use trunkline::config::{Algorithms, ForwardAgent, HostConfig, retain_names};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::{KeyFile, key_type_of_algorithm};
 use trunkline::{HeldConnection, HostKeyVerifier, Login, Verification, refused_by_program};
@@ -133,14 +133,7 @@ impl Explicit {
             (&mut config.host_key_algorithms, &self.disabled),
             (&mut config.pubkey_accepted_algorithms, &self.disabled_signatures),
         ] {
-            // A list that stays as it is remains shared.
-            if list.iter().any(|name| disabled.contains(name)) {
-                *list = list
-                    .iter()
-                    .filter(|name| !disabled.contains(name))
-                    .cloned()
-                    .collect();
-            }
+            retain_names(list, |name| !disabled.iter().any(|disabled| disabled == name));
         }
         Ok(config)
     }

@@ -18,12 +18,11 @@ use crate::known_hosts::{
     RevokedKeys, Verdict, lookup_name,
 };
 use crate::prompt::{Prompt, PromptKind, Prompter};
-use crate::ssh_config::{StrictHostKeyChecking, UpdateHostKeys};
+use crate::ssh_config::{NameList, StrictHostKeyChecking, UpdateHostKeys};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use trunkline_proto::certificate::{Certificate, CertificateError};
 use trunkline_proto::signature::{self, fingerprint};
 
@@ -47,7 +46,7 @@ pub struct Policy {
     /// `RevokedHostKeys`, expanded.
     pub revoked_file: Option<PathBuf>,
     /// `CASignatureAlgorithms`: the algorithms that certificates may be signed with.
-    pub ca_signature_algorithms: Arc<[String]>,
+    pub ca_signature_algorithms: NameList,
     /// `RequiredRSASize` in bits. The protocol core verifies nothing below 1024.
     pub required_rsa_bits: usize,
 }

@@ -48,8 +48,8 @@ pub use support::Reason;
 pub use trunkline_request::{Difference, Limits, Vantage, World};
 pub use values::{
     AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward, ForwardAgent,
-    ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
-    SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
+    ForwardTarget, IpQos, Listen, LogLevel, NameList, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit,
+    RequestTty, SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning, retain_names,
 };
 
 use std::path::PathBuf;

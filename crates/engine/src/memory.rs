@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
-use crate::config::HostConfig;
+use crate::config::{HostConfig, NameList};
 use disk::Disk;
 use facts::lock;
 pub use facts::{HostFacts, HostId, LONGEST_TEXT, MOST_HOSTS};
@@ -57,7 +57,7 @@ struct LogIn {
     /// Identity files, with their lengths and times.
     files: Vec<(PathBuf, Option<(u64, SystemTime)>)>,
     agent: Option<PathBuf>,
-    accepted: Arc<[String]>,
+    accepted: NameList,
 }
 
 impl LogIn {

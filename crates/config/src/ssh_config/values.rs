@@ -19,7 +19,14 @@ pub(crate) trait Shown {
 }
 
 /// A name-list (RFC 4251, section 5). Most hosts have the same ones, which share the memory.
-pub(crate) type NameList = Arc<[String]>;
+pub type NameList = Arc<[String]>;
+
+/// Leaves the other names out. A list that stays as it is remains shared.
+pub fn retain_names(list: &mut NameList, mut keep: impl FnMut(&str) -> bool) {
+    if !list.iter().all(|name| keep(name)) {
+        *list = list.iter().filter(|name| keep(name)).cloned().collect();
+    }
+}
 
 impl Shown for bool {
     fn show(&self) -> String {
