@@ -44,6 +44,7 @@ mod finish;
 mod hard_links;
 mod item;
 mod job;
+mod large;
 mod list;
 mod owners;
 mod parallel;

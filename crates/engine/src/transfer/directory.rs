@@ -722,6 +722,11 @@ impl PartFile {
         if self.keep { blocks() * 512 } else { 0 }
     }
 
+    /// Keeps nothing for another attempt.
+    pub(super) fn give_back(&mut self) {
+        self.keep = false;
+    }
+
     /// Whether nothing of it stays when this attempt fails.
     pub(super) fn is_removed(&self) -> bool {
         self.part.is_some() && !self.keep

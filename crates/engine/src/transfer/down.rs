@@ -20,6 +20,7 @@ use super::content::{Checks, Compared, Side};
 use super::directory::{LocalDirectory, Looks, PartFile};
 use super::item::{Item, Kind};
 use super::job::Job;
+use super::large::{self, Copied, Turn};
 use super::part::{self, Own, Tag};
 use super::path::shown;
 use super::place::Place;
@@ -239,25 +240,20 @@ impl Down {
 
     // Large files.
 
-    async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        while let Some(item) = items.recv().await {
-            if self.job.is_over() {
-                self.job.report_left(item.target);
-                continue;
-            }
-            self.job.progress.set_current(&item.target);
-            match self.large_one(&item).await? {
-                Ok(length) => self
-                    .job
-                    .report_copied(item, |item| local_path(&self.directory, item), length),
-                Err(message) => self.job.report_failed(item.target, message),
-            }
-        }
-        Ok(())
+    async fn large(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let one = |item: Item, turn| async move {
+            let copied = self.large_one(&item, turn).await?;
+            Ok((item, copied))
+        };
+        large::copy(&self.job, &self.sessions, items, one, |item, length| {
+            self.job
+                .report_copied(item, |item| local_path(&self.directory, item), length);
+        })
+        .await
     }
 
     /// Copies one file over as many sessions as it is worth. Fails if there are none left; returns a reason if the file fails.
-    async fn large_one(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
+    async fn large_one(&self, item: &Item, turn: Turn) -> Result<Copied, Error> {
         let keep = self.job.options.partial;
         let (directory, target) = (self.directory.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
@@ -287,11 +283,11 @@ impl Down {
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
             self.job.progress.count_moved(resumed);
         }
-        let wanted = self.job.streams(&self.sessions, item.size, false).await;
-        let mut striped = Striped::new(Download::new(options));
+        let width = turn.width(&self.job, &self.sessions, item.size, false).await;
+        let mut striped = Striped::new(Download::new(options), width);
         loop {
             let lanes_changed = self.sessions.wait_for_change();
-            striped.gather(&self.sessions, wanted, false)?;
+            striped.gather(&self.sessions)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let (events, bytes) = {
@@ -350,6 +346,9 @@ impl Down {
                     });
                 }
                 Err(error) => {
+                    if is_full(&error) && turn.is_shared() {
+                        part.give_back();
+                    }
                     let kept = part.kept_bytes();
                     return Ok(Err(self.unwritten(item, &error, kept) + part.aftermath()));
                 }

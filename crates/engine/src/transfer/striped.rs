@@ -11,7 +11,20 @@ use crate::sftp::{Attached, Sftp, Shared};
 /// The sessions that work on one file.
 pub(super) struct Striped<P> {
     pub(super) shared: Arc<Shared<P>>,
+    width: Width,
     on: Vec<OnSession>,
+}
+
+/// The number of sessions that are to work on a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Width {
+    pub(super) wanted: usize,
+    /// How many are to be open for this file and those beside it.
+    pub(super) open: usize,
+    /// The first of them, so that other files go over others.
+    pub(super) first: usize,
+    /// Only the session that opened the file works on it.
+    pub(super) alone: bool,
 }
 
 struct OnSession {
@@ -21,18 +34,23 @@ struct OnSession {
 }
 
 impl<P: transfer::Striped + Send + 'static> Striped<P> {
-    pub(super) fn new(plan: P) -> Self {
+    pub(super) fn new(plan: P, width: Width) -> Self {
         Self {
             shared: Shared::new(plan),
+            width,
             on: Vec::new(),
         }
     }
 
-    /// Adds sessions that have opened, up to `wanted`, and replaces lost ones. Sessions that the copy has moved away from finish
-    /// their requests. Fails if there is none and none can be opened.
-    ///
-    /// With `alone` only the first one works on the file.
-    pub(super) fn gather(&mut self, sessions: &Sessions, wanted: usize, alone: bool) -> Result<(), Error> {
+    /// Adds sessions that have opened, as many as are wanted, and replaces lost ones. Sessions that the copy has moved away from
+    /// finish their requests. Fails if there is none and none can be opened.
+    pub(super) fn gather(&mut self, sessions: &Sessions) -> Result<(), Error> {
+        let Width {
+            wanted,
+            open,
+            first,
+            alone,
+        } = self.width;
         let (shared, mut retiring) = (self.shared.clone(), 0);
         let stirred = shared.plan().wants_all_driven();
         if stirred {
@@ -54,7 +72,11 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
             retiring += usize::from(goes_on);
             goes_on
         });
-        for sftp in sessions.live() {
+        let mut live = sessions.live();
+        let missing = open.saturating_sub(live.len());
+        let first = first.checked_rem(live.len()).unwrap_or(0);
+        live.rotate_left(first);
+        for sftp in live {
             let is_known = |on: &OnSession| Arc::ptr_eq(on.sftp.link(), sftp.link());
             if self.on.iter().any(is_known) || self.on.len() - retiring >= wanted {
                 continue;
@@ -67,8 +89,8 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
                 attached,
             });
         }
-        if self.on.len() - retiring < wanted {
-            sessions.grow(wanted)?;
+        if missing > 0 || self.on.len() - retiring < wanted {
+            sessions.grow(open)?;
         }
         if retiring > 0 {
             // The others take over the rest.

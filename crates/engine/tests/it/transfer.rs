@@ -310,6 +310,36 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
 }
 
 #[tokio::test]
+async fn large_files_far_away_do_not_wait_for_each_other() {
+    let (_sshd, place, relay, far) = through_relay().await;
+    let [source, up, down] = ["source", "up", "down"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for number in 0..40 {
+        std::fs::write(source.join(number.to_string()), noise(2_200_000, number)).unwrap();
+    }
+    relay.set_rtt(Duration::from_millis(300));
+    let options = recursive();
+    for (from, to, copied) in [
+        (here(&source), there(&far, &up), &up),
+        (there(&far, &up), here(&down), &down),
+    ] {
+        let began = Instant::now();
+        let snapshot = copy_to_end(&from, &to, &options).await;
+        let took = began.elapsed();
+        assert_eq!(snapshot.failed, 0, "{snapshot:?}");
+        for number in 0..40 {
+            let file = copied.join(number.to_string());
+            assert!(
+                std::fs::read(file).unwrap() == noise(2_200_000, number),
+                "{number}"
+            );
+        }
+        // One after the other takes 40 files some eight round trips each: 96 s.
+        assert!(took < Duration::from_secs(60), "{took:?}");
+    }
+}
+
+#[tokio::test]
 async fn names_that_are_deleted_far_away_do_not_wait_for_each_other() {
     let (_sshd, place, relay, far) = through_relay().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));

@@ -11,6 +11,7 @@ use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent,
 
 use super::super::blocking::blocking;
 use super::super::item::{INCOMPLETE, Item};
+use super::super::large::{self, Copied, Turn};
 use super::super::part::{Claim, Own, Tag};
 use super::super::reason::Reason;
 use super::super::sessions::Sessions;
@@ -22,23 +23,19 @@ use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, Status};
 
 impl Up<'_> {
-    pub(super) async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        while let Some(mut item) = items.recv().await {
-            if self.job.is_over() {
-                self.job.report_left(item.target);
-                continue;
-            }
-            self.job.progress.set_current(&item.target);
-            match self.large_one(&mut item).await? {
-                Ok(length) => self.report_copied(item, length),
-                Err(message) => self.job.report_failed(item.target, message),
-            }
-        }
-        Ok(())
+    pub(super) async fn large(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let one = |mut item: Item, turn| async move {
+            let copied = self.large_one(&mut item, &turn).await?;
+            Ok((item, copied))
+        };
+        large::copy(self.job, self.sessions, items, one, |item, length| {
+            self.report_copied(item, length);
+        })
+        .await
     }
 
     /// Copies one file over as many sessions as it is worth. Fails if there are none left; returns a reason if the file fails.
-    pub(super) async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
+    pub(super) async fn large_one(&self, item: &mut Item, turn: &Turn) -> Result<Copied, Error> {
         if item.there.special.is_some() {
             return self.pour(item).await;
         }
@@ -56,7 +53,9 @@ impl Up<'_> {
         // The part under the name that is kept, if the copy does not resume from it. Until it is removed, no other copy has that
         // name.
         let mut stale = None;
-        let ended = self.attempts(item, tag, claim.is_some(), &mut stale).await;
+        let ended = self
+            .attempts(item, (tag, turn), claim.is_some(), &mut stale)
+            .await;
         if let (Some(stale), Ok(_)) = (stale, &ended) {
             self.remove(stale).await?;
         }
@@ -67,10 +66,10 @@ impl Up<'_> {
     async fn attempts(
         &self,
         item: &mut Item,
-        tag: Tag,
+        (tag, turn): (Tag, &Turn),
         mut may_be_kept: bool,
         stale: &mut Option<Bytes>,
-    ) -> Result<Result<u64, Reason>, Error> {
+    ) -> Result<Copied, Error> {
         /// Each attempt meets something that the one before could not know.
         const ATTEMPTS: u8 = 4;
         let (mut last, mut sent) = (Reason::from(String::new()), false);
@@ -100,7 +99,7 @@ impl Up<'_> {
                 part: is_removed.then(|| part.clone()),
             };
             let ended = self
-                .attempt(item, source, &path, &part, kept.is_some(), &mut sent)
+                .attempt((item, turn), source, &path, &part, kept.is_some(), &mut sent)
                 .await?;
             match ended {
                 Ended::Done(length) => {
@@ -116,8 +115,10 @@ impl Up<'_> {
                     if item.there.unmade.is_some() {
                         self.job.no_last_names.store(true, Ordering::Relaxed);
                     }
-                    if kept.is_some() {
-                        self.remove_if_empty(part).await;
+                    match kept {
+                        Some(kept) if message.lacks_room() && turn.is_shared() => self.remove(kept).await?,
+                        Some(kept) => self.remove_if_empty(kept).await,
+                        None => {}
                     }
                     last = message;
                     break;
@@ -202,7 +203,7 @@ impl Up<'_> {
 
     async fn attempt(
         &self,
-        item: &Item,
+        (item, turn): (&Item, &Turn),
         source: Source,
         path: &Bytes,
         part: &Bytes,
@@ -222,15 +223,15 @@ impl Up<'_> {
         // A marked file can be attempted again, under another name.
         let is_marked = options.mark.is_some();
         let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
-        let wanted = match alone {
-            true => 1,
-            false => self.job.streams(self.sessions, item.size, true).await,
+        let width = match alone {
+            true => turn.single(),
+            false => turn.width(self.job, self.sessions, item.size, true).await,
         };
         let plan = Upload::new(options);
         let resumed = plan.ranges().done_bytes();
         let mut counted = resumed;
         self.job.progress.count_moved(counted);
-        let mut striped = Striped::new(plan);
+        let mut striped = Striped::new(plan, width);
         let mut reads: JoinSet<Pieces> = JoinSet::new();
         loop {
             let lanes_changed = self.sessions.wait_for_change();
@@ -238,7 +239,7 @@ impl Up<'_> {
                 let message = self.format_path(path) + " was not copied: the connection was lost";
                 return Ok(Ended::Again(message.into()));
             }
-            striped.gather(self.sessions, wanted, alone)?;
+            striped.gather(self.sessions)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let News {

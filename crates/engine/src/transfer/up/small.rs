@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
 
 use super::super::item::Item;
+use super::super::large::Turn;
 use super::super::part::Own;
 use super::super::path::shown;
 use super::super::place::Place;
@@ -112,7 +113,8 @@ impl Work for SmallUp<'_> {
                 continue;
             }
             item.there.in_place = true;
-            match self.up.large_one(&mut item).await {
+            let turn = Turn::alone(item.size);
+            match self.up.large_one(&mut item, &turn).await {
                 Ok(Ok(length)) => self.up.report_copied(item, length),
                 Ok(Err(message)) => self.up.job.report_failed(item.target, message),
                 Err(error) => self.up.job.report_failed(item.target, error),

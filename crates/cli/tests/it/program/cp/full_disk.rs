@@ -243,6 +243,42 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
 }
 
 #[test]
+fn of_large_files_as_many_are_copied_as_fit() {
+    let disk = Disk::new();
+    let place = Place::new(User::Own, &disk.enter());
+    let source = place.home.path("source");
+    let files = 14;
+    fs::create_dir(&source).unwrap();
+    for file in 0..files {
+        fs::write(source.join(file.to_string()), noise(3 * MIB, file)).unwrap();
+    }
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        for partial in ["--partial", "--no-partial"] {
+            let case = format!("{direction:?} {partial}");
+            let mut copy = cp(direction, &place, &disk);
+            let output = finish(copy.args(["-r", partial]).args(ends(
+                direction,
+                &source,
+                &disk.there("target"),
+            )));
+            assert_status(&output, 1);
+            let said = text(&output.stderr);
+            assert!(said.contains("no space left in "), "{case}: {said}");
+            let target = disk.here("target");
+            // Several are under way at once, and those that are whole have not lost their room to those that cannot be.
+            let whole = (0..files).filter(|file| {
+                fs::read(target.join(file.to_string())).is_ok_and(|found| found == noise(3 * MIB, *file))
+            });
+            assert_eq!(whole.count(), 6, "{case}: {said}");
+            // One partial file at most stays beside them.
+            let kept = usize::from(partial == "--partial");
+            assert!(names(&target).len() <= 6 + kept, "{case}: {:?}", names(&target));
+            fs::remove_dir_all(target).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_read_only_file_system_is_one_line() {
     let disk = Disk::new();
     let place = Place::new(User::Own, &disk.enter());
