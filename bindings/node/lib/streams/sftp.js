@@ -532,13 +532,13 @@ class SFTP extends EventEmitter {
   /** @param {string} path @param {Callback} callback */
   ext_openssh_statvfs(path, callback) {
     this._needs('statvfs@openssh.com', '2');
-    return this._call({ op: 'statvfs', path }, callback, asIs);
+    return this._call({ op: 'statvfs', path }, callback, volume);
   }
 
   /** @param {Buffer} handle @param {Callback} callback */
   ext_openssh_fstatvfs(handle, callback) {
     this._needs('fstatvfs@openssh.com', '2');
-    return this._call({ op: 'fstatvfs', handle: numberOf(handle) }, callback, asIs);
+    return this._call({ op: 'fstatvfs', handle: numberOf(handle) }, callback, volume);
   }
 
   /** Of a link, itself. @param {string} path @param {any} attributes @param {Callback} [callback] */
@@ -722,6 +722,14 @@ const stats = (value) => new Stats(value);
 
 /** @param {any} value */
 const asIs = (value) => value;
+
+/**
+ * A volume's numbers, which are never bigints, as for ssh2: programs write them as JSON.
+ * @param {Record<string, number | bigint>} found
+ */
+function volume(found) {
+  return Object.fromEntries(Object.entries(found).map(([name, value]) => [name, Number(value)]));
+}
 
 /** @param {any} options */
 function stepOf(options) {

@@ -743,6 +743,7 @@ export const onOpenssh = {
       ['ext_users_groups', [], []],
     ]) {
       const told = await called(sftp, method, ...given);
+    see(JSON.parse(JSON.stringify(ofPath)).f_sid === ofPath.f_sid);
       see(method, ...told.map((each) => (each instanceof Error ? [each.message, each.code] : each)));
     }
     const nothing = () => {};
