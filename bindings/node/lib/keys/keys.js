@@ -25,6 +25,9 @@ const OLD_TYPES = /^-----BEGIN (?:RSA|EC|DSA) PRIVATE KEY-----/;
 /** and their header of what has a passphrase (RFC 1421 section 4.6.1.1). */
 const OLD_PEM = /^Proc-Type: 4,ENCRYPTED\r?$/m;
 
+/** A key that ends before its last field does. */
+class Truncated extends Error {}
+
 /** A key's encoding is strings with their lengths in front (RFC 4251 section 5). */
 class Reader {
   /** @param {Buffer} data */
@@ -35,9 +38,9 @@ class Reader {
 
   /** @returns {Buffer} */
   string() {
-    if (this.at + 4 > this.data.length) throw new Error('too short');
+    if (this.at + 4 > this.data.length) throw new Truncated('too short');
     const end = this.at + 4 + this.data.readUInt32BE(this.at);
-    if (end > this.data.length) throw new Error('too short');
+    if (end > this.data.length) throw new Truncated('too short');
     const found = this.data.subarray(this.at + 4, end);
     this.at = end;
     return found;
@@ -399,6 +402,7 @@ function parseKey(data, passphrase) {
       }
     }
   } catch (error) {
+    if (error instanceof Truncated) return new Error(`Malformed OpenSSH ${OPENSSH.test(text) ? 'private' : 'public'} key`);
     return error instanceof Error ? error : new Error(String(error));
   }
   return new Error('Unsupported key format');

@@ -1903,7 +1903,8 @@ export const alone = {
     const { utils } = ssh2;
     see(Object.keys(utils).sort(), Object.keys(utils.sftp).sort());
     see(utils.sftp.stringToFlags('w'), utils.sftp.stringToFlags('?'), utils.sftp.flagsToString(3), utils.sftp.OPEN_MODE.APPEND, utils.sftp.STATUS_CODE.EOF);
-    for (const [data, passphrase] of [[key.private], [key.public], [encrypted, 'secret'], [putty], ['x'], [Buffer.from('x')], [7]]) {
+    const cut = ['ssh-rsa AAAA', 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA x', '-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----'].map((text) => [text]);
+    for (const [data, passphrase] of [[key.private], [key.public], [encrypted, 'secret'], [putty], ['x'], [Buffer.from('x')], [7], ...cut]) {
       const parsed = utils.parseKey(data, passphrase);
       if (parsed instanceof Error) see(parsed.message);
       else see(parsed.type, parsed.comment, parsed.isPrivateKey(), parsed.getPublicSSH().toString('hex'), parsed.getPrivatePEM()?.length);
