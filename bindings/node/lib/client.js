@@ -789,6 +789,7 @@ class Client extends EventEmitter {
   /** The same; no 'end' is told. @returns {this} */
   destroy() {
     this._ends = false;
+    if (this._ending) return this;
     if (this._sock instanceof Socket) this._sock.destroyed = true;
     return this.end();
   }

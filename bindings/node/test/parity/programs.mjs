@@ -431,6 +431,11 @@ export const onOpenssh = {
     await closed(client);
     see(sock.writable, sock._writableState.ended, sock._readableState.ended, sock.readable, sock.destroyed);
   },
+  'end, then destroy': async ({ client, see }) => {
+    for (const event of ['end', 'close']) client.on(event, () => see(event));
+    client.end().destroy();
+    await closed(client);
+  },
   'the close that comes after the end can be waited for': async ({ client, see }) => {
     client.end();
     await once(client, 'end');
