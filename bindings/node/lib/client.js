@@ -314,7 +314,7 @@ class Client extends EventEmitter {
 
   /** @param {import('./native').Fault} fault */
   _error(fault) {
-    return this._strict ? toError(fault) : toConnectionError(fault, { config: this._config, ready: this._ready });
+    return this._strict ? toError(fault) : toConnectionError(fault, { config: this._config, ready: this._ready, agreed: this._server !== '' });
   }
 
   /**

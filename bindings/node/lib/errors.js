@@ -44,10 +44,10 @@ const UV_EAI_NONAME = -3008;
 /**
  * The same, of a connection, in the words that ssh2's programs look for; what the engine says is its `cause`.
  * @param {import('./native').Fault} fault
- * @param {{ config: any, ready: boolean }} connection
+ * @param {{ config: any, ready: boolean, agreed: boolean }} connection `agreed`: the handshake is over
  * @returns {import('./index').SshError}
  */
-function toConnectionError(fault, { config, ready }) {
+function toConnectionError(fault, { config, ready, agreed }) {
   const { kind, execution, mayPass, code, disconnect, lacking, address, port, errno } = fault;
   const told = (/** @type {string} */ message, /** @type {Record<string, unknown>} */ more) =>
     /** @type {import('./index').SshError} */ (
@@ -69,7 +69,7 @@ function toConnectionError(fault, { config, ready }) {
     if (family !== undefined) return told(`Error while looking up ${family} address for '${host}': Error: ${failed}`, { level: 'client-dns' });
     return told(failed, { level: 'client-socket', errno: UV_EAI_NONAME, code: 'ENOTFOUND', syscall: 'getaddrinfo', hostname: host });
   }
-  if (errno === undefined) return toError(fault);
+  if (errno === undefined) return agreed ? toError(fault) : told('Connection lost before handshake', { level: 'protocol' });
   if (ready || address === undefined) return told(`read ${code}`, { errno, syscall: 'read' });
   return told(`connect ${code} ${address}:${port}`, { errno, syscall: 'connect', address, port });
 }

@@ -1853,6 +1853,16 @@ export const alone = {
     await closed(client).catch(() => {});
     see(shown(error, 'code', 'errno', 'syscall', 'address', 'port').map(String), events);
   },
+  'a server that hangs up at once': async ({ ssh2, see }) => {
+    for (const text of ['', 'HTTP/1.1 400 Bad Request\r\n\r\n']) {
+      const server = createServer((socket) => socket.on('error', () => {}).end(text)).listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      const { client, error } = await connected(ssh2, { host: '127.0.0.1', port: server.address().port, username: 'me' });
+      see(error.message, error.level);
+      await closed(client).catch(() => {});
+      server.close();
+    }
+  },
   'a name that does not exist': async ({ ssh2, see }) => {
     for (const more of [{}, { forceIPv4: true }, { forceIPv6: true }]) {
       const { error } = await connected(ssh2, { host: 'no-such-host.invalid', username: 'me', ...more });
