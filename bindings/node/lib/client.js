@@ -101,12 +101,13 @@ class Client extends EventEmitter {
       this.once('close', AsyncResource.bind(() => void this.connect(config)));
       return this.end();
     }
-    if ('destination' in config && config.destination !== undefined) {
-      this._id = hub.connectTo(destinationOptions(config));
+    const { destination } = /** @type {import('./index').DestinationConfig} */ (config);
+    if (destination !== undefined) {
+      this._id = hub.connectTo(destinationOptions(/** @type {import('./index').DestinationConfig} */ (config)));
       this._sock = new Socket(this, undefined, undefined);
-      return this._connecting(config, config.destination);
+      return this._connecting(config, destination);
     }
-    const { options, key, lent } = connectOptions(config, this._strict);
+    const { options, key, lent } = connectOptions(/** @type {import('./index').ConnectConfig} */ (config), this._strict);
     this._key = key;
     this._lent = lent;
     this._id = hub.connect(options);
@@ -788,8 +789,8 @@ class Client extends EventEmitter {
 
   /** The same; no 'end' is told. @returns {this} */
   destroy() {
-    this._ends = false;
     if (this._ending) return this;
+    this._ends = false;
     if (this._sock instanceof Socket) this._sock.destroyed = true;
     return this.end();
   }

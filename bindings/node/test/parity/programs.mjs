@@ -743,12 +743,12 @@ export const onOpenssh = {
     const [, ofHandle] = await called(sftp, 'ext_openssh_fstatvfs', source);
     const [, ofPath] = await called(sftp, 'ext_openssh_statvfs', from);
     see(Object.keys(ofHandle).sort(), ofHandle.f_bsize === ofPath.f_bsize, ofHandle.f_sid === ofPath.f_sid);
+    see(JSON.parse(JSON.stringify(ofPath)).f_sid === ofPath.f_sid);
     for (const [method, ...given] of [
       ['ext_copy_data', source, 0, 0, source, 0], ['ext_home_dir', 'root'], ['ext_home_dir', 'nobody-here'],
       ['ext_users_groups', [], []],
     ]) {
       const told = await called(sftp, method, ...given);
-    see(JSON.parse(JSON.stringify(ofPath)).f_sid === ofPath.f_sid);
       see(method, ...told.map((each) => (each instanceof Error ? [each.message, each.code] : each)));
     }
     const nothing = () => {};
@@ -1890,6 +1890,13 @@ export const alone = {
         see('connects');
       } catch (error) {
         see(shown(error));
+      }
+    }
+    for (const config of [undefined, null, 7, 'x']) {
+      try {
+        new ssh2.Client().connect(config);
+      } catch (error) {
+        see(error instanceof TypeError || shown(error));
       }
     }
   },
