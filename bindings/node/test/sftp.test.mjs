@@ -25,7 +25,7 @@ import { test } from 'node:test';
 import { NodeSSH } from 'node-ssh';
 import SftpClient from 'ssh2-sftp-client';
 
-import { all, ask, client, config, servers } from './testbed.mjs';
+import { all, ask, client, config, ending, servers } from './testbed.mjs';
 
 async function session(t) {
   const { client: ssh } = await client(t);
@@ -168,6 +168,23 @@ test('a session that has ended fails what is asked of it, and lets the client go
   await closed;
   assert.throws(() => sftp.stat(directory, () => {}), /Not connected/);
   assert.equal((await all(await ask(ssh, 'exec', 'echo on'))).toString(), 'on\n');
+});
+
+test('an end of the session at the end of a stream is not an error of the stream', async (t) => {
+  for (const ends of ['sftp', 'ssh']) {
+    for (const [method, event] of [['createReadStream', 'end'], ['createWriteStream', 'finish']]) {
+      const { [ends]: ended, sftp, directory } = await session(t);
+      await ask(sftp, 'writeFile', join(directory, 'file'), 'content');
+      const stream = sftp[method](join(directory, 'file'));
+      const errors = [];
+      stream.on('error', (error) => errors.push(error)).on(event, () => ended.end());
+      const over = Promise.all([ending(stream), ending(ended)]);
+      if (method === 'createReadStream') stream.resume();
+      else stream.end('text');
+      await over;
+      assert.deepEqual(errors, []);
+    }
+  }
 });
 
 test('what an end cuts off has no response', async (t) => {

@@ -217,6 +217,8 @@ class SFTP extends EventEmitter {
     this.subtype = 'subsystem';
     this.server = false;
     this._over = false;
+    /** Whether `end()` was called. */
+    this._ending = false;
     /** The server's announced extensions: names and versions. @type {Array<[string, string]>} */
     this._extensions = [];
     /** Directories that opendir() has read, and what readdir() has not told, by their handles' numbers. @type {Map<number, { path: string, names?: any[] }>} */
@@ -304,7 +306,13 @@ class SFTP extends EventEmitter {
 
   /** Closes the session, with everything that is open in it. */
   end() {
+    this._ending = true;
     if (!this._over) hub.closeSftp(this._id);
+  }
+
+  /** Whether this side has ended the session, or the connection under it. */
+  _isEnding() {
+    return this._ending || this._owner._ending;
   }
 
   /** The same. */
@@ -1083,7 +1091,11 @@ function closeHandle(stream, error, callback) {
   const handle = stream.handle;
   if (handle === null || (error && !stream.autoClose) || stream.sftp._over) return callback(error);
   stream.handle = null;
-  stream.sftp.close(handle, (unclosed) => callback(error ?? unclosed));
+  stream.sftp.close(handle, (unclosed) => {
+    // With the session the server closes what is open in it: programs end theirs at 'finish'. What the server refuses has a number.
+    const told = typeof (/** @type {any} */ (unclosed)?.code) === 'number' || !stream.sftp._isEnding();
+    callback(error ?? (told ? unclosed : undefined));
+  });
 }
 
 module.exports = { SFTP, Stats, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags };

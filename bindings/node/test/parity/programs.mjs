@@ -182,6 +182,14 @@ export const onOpenssh = {
       see(method, shown(error, 'code'), typeof found);
     }
   },
+  'sftp: the client ends as soon as a file is written': async ({ client, see, directory }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const stream = sftp.createWriteStream(join(directory, 'written')).on('error', (error) => see(error.message));
+    for (const event of ['finish', 'close']) stream.on(event, () => client.end());
+    stream.end('hello');
+    await closed(client);
+    see(readFileSync(join(directory, 'written'), 'utf8'));
+  },
   'sftp: a stream that is read when the client ends': async ({ client, see }) => {
     const [, sftp] = await called(client, 'sftp');
     const stream = sftp.createReadStream('/dev/zero');
