@@ -28,7 +28,14 @@ def members(paramiko: Any, see: See, about: Any) -> None:
     see(transport.hostname, transport.log_name, transport.saved_exception, transport.disabled_algorithms)
     see(transport.host_key == transport.get_remote_server_key(), transport.server_mode, transport.clear_to_send_timeout)
     channel = transport.open_session()
-    see(channel.timeout, channel.combine_stderr, channel.ultra_debug, channel.logger.name, channel.status_event.is_set())
+    see(
+        channel.timeout,
+        channel.combine_stderr,
+        channel.ultra_debug,
+        channel.logger.name,
+        channel.status_event.is_set(),
+        channel.status_event.isSet(),
+    )
     channel.settimeout(20)
     channel.set_combine_stderr(True)
     see(channel.timeout, channel.combine_stderr)

@@ -47,6 +47,9 @@ class Ended:
         """Return whether it has ended."""
         return self._channel.exit_status_ready()
 
+    #: The older name, as an event has it.
+    isSet = is_set
+
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for it, for so many seconds; whether it has ended."""
         return self._channel.wait_for_end(timeout)
