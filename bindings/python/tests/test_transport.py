@@ -226,18 +226,20 @@ def test_keys_are_written_with_passphrases_and_certificates_name_their_keys(test
         client.connect(host["address"], host["port"], host["user"], key_filename=certificate, **arguments)
 
 
-def test_names_that_programs_import_are_there() -> None:
+def test_names_that_programs_import_are_there(testbed: Testbed) -> None:
     from trunkline.compat.paramiko.common import MSG_CHANNEL_OPEN, MSG_NEWKEYS, MSG_USERAUTH_BANNER, MSG_USERAUTH_SUCCESS
     from trunkline.compat.paramiko.util import b, u
 
     assert (MSG_NEWKEYS, MSG_USERAUTH_SUCCESS, MSG_USERAUTH_BANNER, MSG_CHANNEL_OPEN) == (21, 52, 53, 90)
     assert (b("x"), u(b"x")) == (b"x", "x")
     assert (paramiko.SFTPFile.SEEK_SET, paramiko.SFTPFile.SEEK_CUR, paramiko.SFTPFile.SEEK_END) == (0, 1, 2)
-    options = paramiko.Transport(("127.0.0.1", 22)).get_security_options()
-    options.ciphers = ("aes256-ctr",)
-    assert options.ciphers == ("aes256-ctr",)
-    with pytest.raises(ValueError, match="unknown cipher"):
-        options.ciphers = ("none",)
+    host = about(testbed)
+    with paramiko.Transport((host["address"], host["port"])) as transport:
+        options = transport.get_security_options()
+        options.ciphers = ("aes256-ctr",)
+        assert options.ciphers == ("aes256-ctr",)
+        with pytest.raises(ValueError, match="unknown cipher"):
+            options.ciphers = ("none",)
 
 
 def test_what_earlier_versions_of_paramiko_have_is_there(testbed: Testbed) -> None:

@@ -170,7 +170,14 @@ def transports(paramiko: Any, see: See, about: Any) -> None:
     see(type(sftp).__name__, sftp.get_channel().closed)
     transport.close()
     see(transport.is_active(), transport.is_authenticated(), raised(lambda: transport.open_session()))
-    see(raised(lambda: paramiko.Transport((about["address"], about["unused"])).start_client(timeout=5))[0])
+    # They connect at once.
+    see(raised(lambda: paramiko.Transport((about["address"], about["unused"]))))
+    see(raised(lambda: paramiko.Transport(f"{about['address']}:{about['unused']}")))
+    see(kind(lambda: paramiko.Transport(("no-such-host.invalid", 22))))
+    dialled = paramiko.Transport((about["address"], about["port"]))
+    dialled.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    see(dialled.sock.getpeername(), dialled.getpeername(), dialled.is_active())
+    dialled.close()
     options = paramiko.Transport((about["address"], about["port"])).get_security_options()
     see(
         type(options.ciphers).__name__,

@@ -112,8 +112,6 @@ class Login:
 
     def connect_lending(self) -> _native.PrivateHost:
         """Makes another connection, whose sessions are all lent the agent."""
-        if self.over is not None:
-            raise SSHException("a connection that was made over a given socket cannot lend the agent")
         agent = self.explicit["agent"] or os.environ.get("SSH_AUTH_SOCK")
         explicit: Explicit = {**self.explicit, "forward_agent": True, "agent": agent}
         host = self._host(explicit)

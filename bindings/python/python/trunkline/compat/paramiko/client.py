@@ -26,7 +26,7 @@ from .ssh_exception import (
     PasswordRequiredException,
     SSHException,
 )
-from .transport import Transport
+from .transport import ClientAddress, Transport
 from .util import ClosingContextManager
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class SSHClient(ClosingContextManager):
         if gss_auth or gss_kex:
             raise SSHException("GSSAPI is not available")
         make = transport_factory or Transport
-        transport = make((hostname, port), disabled_algorithms=disabled_algorithms)
+        transport = make(ClientAddress((hostname, port)), disabled_algorithms=disabled_algorithms)
         for name, limit in (("banner", banner_timeout), ("auth", auth_timeout), ("channel", channel_timeout)):
             if limit is not None:
                 setattr(transport, f"{name}_timeout", limit)
@@ -186,7 +186,6 @@ class SSHClient(ClosingContextManager):
                 raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
         transport.believe(verify, self._known_hosts, list(known))
-        transport.of_client = True
         # Paramiko's clients connect before there is a transport.
         transport.hostname = None
         self._transport = transport

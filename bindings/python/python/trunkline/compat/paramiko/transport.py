@@ -40,7 +40,6 @@ from .ssh_exception import (
     BadHostKeyException,
     ChannelException,
     IncompatiblePeer,
-    NoValidConnectionsError,
     ProxyCommandFailure,
     SSHException,
     translated,
@@ -66,10 +65,16 @@ _PREFERRED = {
 }
 
 
+class ClientAddress(tuple[str, int]):
+    """A host and port that a client's transport connects to with the log-in."""
+
+    __slots__ = ()
+
+
 class Transport(ClosingContextManager):
     """A connection to one server, to an address, or over a socket, a ``ProxyCommand`` or a tunnel of another connection.
 
-    A log-in without ``start_client`` connects, too.
+    An address is connected to at once; SSH begins with ``start_client`` or a log-in.
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class Transport(ClosingContextManager):
         if gss_kex:
             raise SSHException("GSSAPI is not available")
         self._over: Channel | ProxyCommand | Stream | None = None
+        #: The connection to the address, unless it is a client's.
+        self._dialled: socket.socket | None = None
         self._address = ("", 22)
         #: Seconds for connecting and the key exchange, and for the log-in.
         self.banner_timeout: float | None = _BANNER_TIMEOUT
@@ -107,8 +114,6 @@ class Transport(ClosingContextManager):
         self.server_sig_algs = server_sig_algs
         self.advertise_strict_kex = strict_kex
         self.clear_to_send_timeout = 30.0
-        #: Whether a client tells of each address that cannot be connected to.
-        self.of_client = False
         #: What failed in a thread of its own.
         self._failure: Exception | None = None
         #: GSSAPI, which is not available.
@@ -124,7 +129,9 @@ class Transport(ClosingContextManager):
             self._address = (sock[0], int(sock[1]))
         else:
             self._over = sock
-        self.sock: Channel | ProxyCommand | Stream | Peer = self._over or Peer(self._address)
+        if self._over is None and not isinstance(sock, ClientAddress):
+            self._dialled = _dial(*self._address)
+        self.sock: Channel | ProxyCommand | Stream | Peer = self._over or self._dialled or Peer(self._address)
         self._verify: Callable[[PKey], object] | None = None
         self._known_hosts: Sequence[str] = ()
         self._known_types: Sequence[str] = ()
@@ -203,6 +210,11 @@ class Transport(ClosingContextManager):
         """Talks over this instead of connecting to the address, which remains the host's name."""
         self._over = self.sock = sock
 
+    def _handed_over(self) -> _native.Session | _native.Handover | None:
+        """What the engine talks over, in its form; ``None`` if it is to connect."""
+        sock = self._over or self._dialled
+        return None if sock is None else handed_over(sock)
+
     def believe(
         self,
         verify: Callable[[PKey], object] | None,
@@ -225,7 +237,7 @@ class Transport(ClosingContextManager):
         if self._host is not None:
             return
         limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
-        login = self._login_with("nobody", verify=self._verify, over=None if self._over is None else handed_over(self._over))
+        login = self._login_with("nobody", verify=self._verify, over=self._handed_over())
         with self._connecting(login):
             self._host = login.begin(min(limits, default=None), self.handshake_timeout)
         self._log_connected()
@@ -397,7 +409,7 @@ class Transport(ClosingContextManager):
             agent=agent,
             timeout=timeout,
             verify=self._verify,
-            over=None if self._over is None else handed_over(self._over),
+            over=self._handed_over(),
         )
         with self._connecting(login, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None)):
             self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
@@ -449,14 +461,9 @@ class Transport(ClosingContextManager):
         except BaseException as error:
             self._log_failure(error, methods)
             ended = self._over if isinstance(self._over, ProxyCommand) and self._over.closed else None
-            # It is used up.
-            if self._over is not None:
-                self._over.close()
+            self._close_sock()
             if ended is not None and type(error) is SSHException:
                 raise ProxyCommandFailure(" ".join(ended.cmd), os.strerror(errno.EPIPE)) from None
-            if isinstance(error, NoValidConnectionsError) and not self.of_client:
-                why = next(iter(error.errors.values()))
-                raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from None
             raise
 
     def _login_with(
@@ -503,6 +510,8 @@ class Transport(ClosingContextManager):
             raise SSHException("SSH session not active")
         if not lending_agent:
             return self._host
+        if self._over is not None:
+            raise SSHException("a connection that was made over a given socket cannot lend the agent")
         if self._lending_host is None or not self._lending_host.is_ready():
             self._lending_host = self._login.connect_lending()
         return self._lending_host
@@ -853,8 +862,13 @@ class Transport(ClosingContextManager):
                 host.close()
         for channel in channels:
             channel.end_output()
-        if self._over is not None:
-            self._over.close()
+        self._close_sock()
+
+    def _close_sock(self) -> None:
+        """Closes what the connection went over: it is used up."""
+        for sock in (self._over, self._dialled):
+            if sock is not None:
+                sock.close()
 
     stop_thread = close
 
@@ -875,6 +889,21 @@ def _text(words: str | bytes) -> str:
     return words.decode() if isinstance(words, bytes) else words
 
 
+def _dial(host: str, port: int) -> socket.socket:
+    """Connects to the first of a name's addresses that answers."""
+    why = "No suitable address family"
+    for family, kind, _, _, address in socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM):
+        sock = socket.socket(family, kind)
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            why = str(error)
+        else:
+            return sock
+    raise SSHException(f"Unable to connect to {host}: {why}")
+
+
 class Peer:
     """In place of the socket of a transport that connects by itself."""
 
@@ -893,6 +922,9 @@ class Peer:
 
     def gettimeout(self) -> float | None:
         return self._timeout
+
+    def setsockopt(self, *_option: object) -> None:
+        """Nothing: the engine knows what its connections need."""
 
     def fileno(self) -> int:
         """There is none."""
