@@ -691,6 +691,10 @@ def passwords(paramiko: Any, see: See, about: Any) -> None:
     where = {"port": about["paramiko"], "username": "me", "allow_agent": False, "look_for_keys": False}
     see(raised(lambda: client.connect("127.0.0.1", password="wrong", **where)))
     see(raised(lambda: client.connect("127.0.0.1", password="sesame", **where)))
+    # Whatever the server names: "keyonly" is let in by a password, which it does not name.
+    for user, password in (("keyonly", "sesame"), ("keyonly", "wrong"), ("asked", "open"), ("asked", "wrong")):
+        given = {**where, "username": user, "password": password}
+        see(user, password, raised(functools.partial(client.connect, "127.0.0.1", **given), "allowed_types"))
     client.close()
 
 

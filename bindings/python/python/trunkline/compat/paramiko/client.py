@@ -158,16 +158,6 @@ class SSHClient(ClosingContextManager):
         """
         if gss_auth or gss_kex:
             raise SSHException("GSSAPI is not available")
-        make = transport_factory or Transport
-        transport = make(ClientAddress((hostname, port)), disabled_algorithms=disabled_algorithms)
-        for name, limit in (("banner", banner_timeout), ("auth", auth_timeout), ("channel", channel_timeout)):
-            if limit is not None:
-                setattr(transport, f"{name}_timeout", limit)
-        if sock is not None:
-            transport.over(sock)
-        transport.use_compression(compress)
-        if self._log_channel is not None:
-            transport.set_log_channel(self._log_channel)
         shown_name = hostname if port == 22 else f"[{hostname}]:{port}"
         known: Mapping[str, PKey] = self._host_keys.lookup(shown_name) or {}
 
@@ -185,10 +175,25 @@ class SSHClient(ClosingContextManager):
                 # A host that is known by a key of another type is not an unknown host: an impostor chooses what he shows.
                 raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
-        transport.believe(verify, self._known_hosts, list(known))
-        # Paramiko's clients connect before there is a transport.
-        transport.hostname = None
-        self._transport = transport
+        def prepared() -> Transport:
+            transport = (transport_factory or Transport)(
+                ClientAddress((hostname, port)), disabled_algorithms=disabled_algorithms
+            )
+            for name, limit in (("banner", banner_timeout), ("auth", auth_timeout), ("channel", channel_timeout)):
+                if limit is not None:
+                    setattr(transport, f"{name}_timeout", limit)
+            if sock is not None:
+                transport.over(sock)
+            transport.use_compression(compress)
+            if self._log_channel is not None:
+                transport.set_log_channel(self._log_channel)
+            transport.believe(verify, self._known_hosts, list(known))
+            # Paramiko's clients connect before there is a transport.
+            transport.hostname = None
+            self._transport = transport
+            return transport
+
+        transport = prepared()
         if auth_strategy is not None:
             return auth_strategy.authenticate(transport=transport)
         passphrase = passphrase if passphrase is not None else password
@@ -206,6 +211,18 @@ class SSHClient(ClosingContextManager):
         try:
             transport.log_in(user, keys=keys, password=password, agent=agent, timeout=timeout)
         except AuthenticationException as error:
+            refusal = error.__context__
+            if (
+                password is not None
+                and isinstance(refusal, _errors.AuthenticationError)
+                and refusal.allowed
+                and "password" not in refusal.allowed
+            ):
+                # Paramiko shows a password last, and whatever the server names: some take more than they name.
+                if sock is not None or refusal.partial or "keyboard-interactive" in refusal.allowed:
+                    raise BadAuthenticationType("Bad authentication type", list(refusal.allowed)) from None
+                _log_in_by_steps(prepared(), user, (), password, timeout)
+                return None
             # In Paramiko's order; it tells what became of the last one.
             shown = [
                 *given,
@@ -217,11 +234,6 @@ class SSHClient(ClosingContextManager):
                 raise SSHException("No authentication methods available") from None
             if isinstance(shown[-1], Exception):
                 raise shown[-1] from None
-            cause = error.__context__
-            allowed = list(cause.allowed) if isinstance(cause, _errors.AuthenticationError) else []
-            # A password is what Paramiko shows last.
-            if password is not None and allowed and not {"password", "keyboard-interactive"} & set(allowed):
-                raise BadAuthenticationType("Bad authentication type", allowed) from None
             raise
         return None
 
