@@ -217,7 +217,7 @@ class SFTP extends EventEmitter {
     this.subtype = 'subsystem';
     this.server = false;
     this._over = false;
-    /** Whether `end()` was called. */
+    /** `end()` was called. */
     this._ending = false;
     /** The server's announced extensions: names and versions. @type {Array<[string, string]>} */
     this._extensions = [];
@@ -310,7 +310,7 @@ class SFTP extends EventEmitter {
     if (!this._over) hub.closeSftp(this._id);
   }
 
-  /** Whether this side has ended the session, or the connection under it. */
+  /** Returns true if this side has ended the session, or the connection under it. */
   _isEnding() {
     return this._ending || this._owner._ending;
   }

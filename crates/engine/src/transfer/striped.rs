@@ -19,7 +19,7 @@ pub(super) struct Striped<P> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Width {
     pub(super) wanted: usize,
-    /// How many are to be open for this file and those beside it.
+    /// The number to be open for this file and those beside it.
     pub(super) open: usize,
     /// The first of them, so that other files go over others.
     pub(super) first: usize,

@@ -175,7 +175,7 @@ class SSHClient(ClosingContextManager):
                 # A host that is known by a key of another type is not an unknown host: an impostor chooses what he shows.
                 raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
-        def prepared() -> Transport:
+        def prepare() -> Transport:
             transport = (transport_factory or Transport)(
                 ClientAddress((hostname, port)), disabled_algorithms=disabled_algorithms
             )
@@ -193,7 +193,7 @@ class SSHClient(ClosingContextManager):
             self._transport = transport
             return transport
 
-        transport = prepared()
+        transport = prepare()
         if auth_strategy is not None:
             return auth_strategy.authenticate(transport=transport)
         passphrase = passphrase if passphrase is not None else password
@@ -221,7 +221,7 @@ class SSHClient(ClosingContextManager):
                 # Paramiko shows a password last, and whatever the server names: some take more than they name.
                 if sock is not None or refusal.partial or "keyboard-interactive" in refusal.allowed:
                     raise BadAuthenticationType("Bad authentication type", list(refusal.allowed)) from None
-                _log_in_by_steps(prepared(), user, (), password, timeout)
+                _log_in_by_steps(prepare(), user, (), password, timeout)
                 return None
             # In Paramiko's order; it tells what became of the last one.
             shown = [

@@ -211,7 +211,7 @@ class Transport(ClosingContextManager):
         self._over = self.sock = sock
 
     def _handed_over(self) -> _native.Session | _native.Handover | None:
-        """What the engine talks over, in its form; ``None`` if it is to connect."""
+        """Return the connection for the engine, in its form; ``None`` if it is to connect."""
         sock = self._over or self._dialled
         return None if sock is None else handed_over(sock)
 
