@@ -1,7 +1,9 @@
 //! Copies to this machine.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -275,13 +277,8 @@ impl Down {
         options.size = Some(item.size);
         options.memory = self.job.memory();
         options.sparse = true;
-        if part.is_adopted() && earlier.metadata().is_ok_and(|found| found.len() > 0) {
-            let there = earlier.metadata().map_or(0, |found| found.len()).min(item.size);
-            let checking = self.job.progress.checks(there);
-            options.done = blocks::same(&self.sessions, &item.source, (earlier, there), &checking).await?;
-            let resumed = options.done.iter().map(|range| range.end - range.start).sum();
-            self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
-            self.job.progress.count_moved(resumed);
+        if part.is_adopted() {
+            options.done = self.resume(item, earlier).await?;
         }
         let width = turn.width(&self.job, &self.sessions, item.size, false).await;
         let mut striped = Striped::new(Download::new(options), width);
@@ -354,6 +351,20 @@ impl Down {
                 }
             }
         }
+    }
+
+    /// Returns the ranges of an earlier attempt's part that equal the source, and counts them as resumed.
+    async fn resume(&self, item: &Item, earlier: File) -> Result<Vec<Range<u64>>, Error> {
+        let there = earlier.metadata().map_or(0, |found| found.len()).min(item.size);
+        if there == 0 {
+            return Ok(Vec::new());
+        }
+        let checking = self.job.progress.checks(there);
+        let done = blocks::same(&self.sessions, &item.source, (earlier, there), &checking).await?;
+        let resumed = done.iter().map(|range| range.end - range.start).sum();
+        self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
+        self.job.progress.count_moved(resumed);
+        Ok(done)
     }
 
     fn tag(&self, item: &Item) -> Tag {
@@ -607,9 +618,8 @@ impl Work for SmallDown<'_> {
     }
 
     fn add(&mut self, item: Item) {
-        // A listed size of 0 says nothing: files in /proc have it.
-        let size = Some(item.size).filter(|size| *size > 0);
-        let file = self.files.shared.plan().add(item.source.clone(), size);
+        // A listed size of 0 says little, since files in /proc have it. What has more than its size is read again.
+        let file = self.files.shared.plan().add(item.source.clone(), Some(item.size));
         self.files.known.insert(file, item);
     }
 

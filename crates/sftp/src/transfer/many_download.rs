@@ -311,7 +311,8 @@ impl ManyDownload {
                 // One byte more than expected, to see that the file ends there.
                 let reach = small.wanted.size.map_or(piece, |size| size.saturating_add(1));
                 for offset in (0..reach).step_by(usize::try_from(piece).unwrap_or(usize::MAX)) {
-                    let length = u32::try_from(piece).expect("a piece is at most 255 KiB");
+                    let length = piece.min(reach - offset);
+                    let length = u32::try_from(length).expect("a piece is at most 255 KiB");
                     ask(
                         Request::Read {
                             handle: handle.clone(),
