@@ -580,13 +580,11 @@ impl Policy {
             Load::SessionApart => (Lane::is_empty, usize::MAX),
             _ => (Lane::is_quiet, SIDE_BY_SIDE),
         };
-        let room =
-            |lane: &Lane| lane.spares_ready > 0 || lane.spares_opening == 0 && self.has_room(lane, now);
         let least = self
             .lanes
             .iter()
-            .filter(|(_, lane)| self.takes(lane, now) && suits(lane) && room(lane))
-            .min_by_key(|(_, lane)| (lane.sessions, lane.spares_ready == 0))
+            .filter(|(_, lane)| self.takes(lane, now) && suits(lane) && self.has_room_apart(lane, now))
+            .min_by_key(|(_, lane)| (lane.sessions, !lane.ready, lane.spares_ready == 0))
             .map(|(id, lane)| (*id, lane.sessions == 0, lane.spares_ready > 0));
         let may_add = self.lanes.len() < most && self.may_add(answerer, now);
         match least {
@@ -621,6 +619,11 @@ impl Policy {
     fn has_room(&self, lane: &Lane, now: Instant) -> bool {
         let is_known = self.reuse != Reuse::Untried || self.single;
         (is_known || lane.open() == u32::from(lane.trial)) && self.may_have_room(lane, now)
+    }
+
+    /// Returns whether a lane has a session that is open, or room for one and none that is being opened.
+    fn has_room_apart(&self, lane: &Lane, now: Instant) -> bool {
+        lane.spares_ready > 0 || lane.spares_opening == 0 && self.has_room(lane, now)
     }
 
     /// Returns whether a lane may have room for another session.
@@ -739,7 +742,8 @@ impl Policy {
         self.note_demand(running, now);
     }
 
-    /// Returns how long a channel requested on a lane waits for that lane.
+    /// Returns how long a channel requested on a lane waits for that lane. If it is over, [`Self::place`] chooses another: it would
+    /// be asked again without a pause otherwise.
     pub(crate) fn patience(&self, waits_on: LaneId, load: Load, now: Instant) -> Patience {
         let waiting = self
             .lanes
@@ -749,10 +753,12 @@ impl Policy {
             return Patience::Endless;
         };
         let (overdue, load) = (waiting.is_overdue(now), self.plain(load));
+        let apart = self.is_apart(load, now);
         let is_better = |id: LaneId, lane: &Lane| {
             let room = load == Load::Tunnel || lane.spares_ready > 0 || self.has_room(lane, now);
-            let place = lane.ready && !lane.retired && room && id != waits_on;
-            place && (overdue || lane.is_quiet() && (!self.is_apart(load, now) || lane.is_empty()))
+            let place = lane.ready && self.takes(lane, now) && room && id != waits_on;
+            let preferred = !apart || lane.is_empty() && self.has_room_apart(lane, now);
+            place && (overdue || lane.is_quiet() && preferred)
         };
         if self.lanes.iter().any(|(id, lane)| is_better(*id, lane)) {
             return Patience::Over;
@@ -773,7 +779,8 @@ impl Policy {
 
     /// Returns the oldest lane that takes new work.
     pub(crate) fn first(&self) -> Option<LaneId> {
-        self.find(|lane| !lane.retired)
+        let mut lanes = self.lanes.iter();
+        lanes.find(|(_, lane)| !lane.retired).map(|(id, _)| *id)
     }
 
     /// Adds an empty lane.
@@ -1141,8 +1148,10 @@ impl Policy {
             .max(1)
     }
 
+    /// Returns the oldest lane that suits, one that is logged in before all others.
     fn find(&self, suits: impl Fn(&Lane) -> bool) -> Option<LaneId> {
-        self.lanes.iter().find(|(_, lane)| suits(lane)).map(|(id, _)| *id)
+        let suiting = self.lanes.iter().filter(|(_, lane)| suits(lane));
+        suiting.min_by_key(|(_, lane)| !lane.ready).map(|(id, _)| *id)
     }
 
     fn note_demand(&mut self, running: u32, now: Instant) {

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn policy() -> (Policy, Instant) {
@@ -870,5 +872,128 @@ fn nothing_is_tried_where_it_is_known_or_there_is_no_room() {
         policy.keep_spares(spares);
         policy.set_reuse(reuse);
         assert!(!policy.begin_trial(lane), "{spares:?}, {reuse:?}");
+    }
+}
+
+/// What happens to connections and sessions, one after the other.
+#[derive(Debug, Clone)]
+enum Step {
+    Place(Load),
+    /// The connection of this number, if it is being made, is logged in.
+    LogIn(usize),
+    End(usize),
+    OpenSpares(usize),
+    SpareOpened(usize),
+    Traffic(usize, u64),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let load = prop::sample::select(vec![Load::Session, Load::Sftp, Load::SessionApart, Load::Tunnel]);
+    prop_oneof![
+        4 => load.prop_map(Step::Place),
+        2 => (0..8usize).prop_map(Step::LogIn),
+        2 => (0..20usize).prop_map(Step::End),
+        1 => (0..8usize).prop_map(Step::OpenSpares),
+        1 => (0..8usize).prop_map(Step::SpareOpened),
+        1 => (0..8usize, 0..20_000_000u64).prop_map(|(lane, bytes)| Step::Traffic(lane, bytes)),
+        1 => (0..3000u64).prop_map(Step::Wait),
+    ]
+}
+
+/// A policy, and the loads that were placed on each of its lanes.
+struct Course {
+    policy: Policy,
+    now: Instant,
+    placed: Vec<(LaneId, Load)>,
+}
+
+impl Course {
+    fn place(&mut self, load: Load) -> Option<LaneId> {
+        let lane = match self.policy.place(load, self.now) {
+            Placement::Wait(_) => return None,
+            Placement::Connect(lane) => {
+                self.policy.first_asked(lane);
+                lane
+            }
+            Placement::Open(lane) | Placement::Spare(lane) => lane,
+        };
+        self.placed.push((lane, load));
+        Some(lane)
+    }
+
+    fn end(&mut self, nth: usize, end: End) -> (LaneId, Load) {
+        let (lane, load) = self.placed.swap_remove(nth);
+        match load {
+            Load::Tunnel => self.policy.tunnel_ended(lane, self.now, self.now),
+            _ => self.policy.session_ended(lane, self.now, end, self.now),
+        }
+        (lane, load)
+    }
+
+    fn lane(&self, nth: usize) -> Option<LaneId> {
+        let lanes: Vec<_> = self.policy.lanes().collect();
+        lanes.get(nth % lanes.len().max(1)).copied()
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Place(load) => drop(self.place(load)),
+            Step::LogIn(nth) => {
+                if let Some(lane) = self.lane(nth) {
+                    self.policy.lane_ready(lane, Answerer::Nobody, self.now);
+                }
+            }
+            Step::End(nth) => {
+                if nth < self.placed.len() {
+                    self.end(nth, End::Closed);
+                }
+            }
+            Step::OpenSpares(nth) => {
+                if let Some(lane) = self.lane(nth) {
+                    self.policy.open_spares(lane, self.now);
+                }
+            }
+            Step::SpareOpened(nth) => {
+                let is_opening = |lane: &LaneId| {
+                    let lane = &self.policy.lanes[lane];
+                    lane.ready && lane.spares_opening > 0
+                };
+                if let Some(lane) = self.lane(nth).filter(is_opening) {
+                    self.policy.spare_opened(lane, self.policy.asks(lane));
+                }
+            }
+            Step::Traffic(nth, bytes) => {
+                if let Some(lane) = self.lane(nth) {
+                    self.policy.traffic(lane, bytes, self.now);
+                }
+            }
+            Step::Wait(milliseconds) => self.now += Duration::from_millis(milliseconds),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_sent_elsewhere_gets_another_place(
+        shares_sftp: bool,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let (mut policy, now) = policy();
+        policy.share_sftp(shares_sftp);
+        let mut course = Course { policy, now, placed: Vec::new() };
+        for step in steps {
+            course.take(step);
+            let is_over = |&(lane, load): &(LaneId, Load)| course.policy.patience(lane, load, course.now) == Patience::Over;
+            let over: Vec<_> = course.placed.iter().copied().filter(is_over).collect();
+            for waits in over {
+                // The ones before may have taken the better place.
+                if course.policy.patience(waits.0, waits.1, course.now) == Patience::Over {
+                    let nth = course.placed.iter().position(|placed| *placed == waits).unwrap();
+                    let (lane, load) = course.end(nth, End::NeverOpened);
+                    prop_assert_ne!(course.place(load), Some(lane), "{:?}", load);
+                }
+            }
+        }
     }
 }
