@@ -25,6 +25,7 @@
 //! | `sessions` | the sessions that a copy goes over |
 //! | `parallel` | how many of them files are worth |
 //! | `small`, `striped` | how several of them share small files, or one large file |
+//! | `large` | which large files are under way together |
 //! | `compression` | whether they compress, where nobody has decided it |
 //! | `blocks` | what is right already: both ends' hashes, block by block |
 //! | `verify` | whether what was copied is the same on both ends |

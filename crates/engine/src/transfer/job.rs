@@ -257,7 +257,7 @@ impl Job {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many bytes of large files may be in memory. A limit on the rate bounds them to half a second's worth for
+    /// Returns how many bytes of a large file may be in memory. A limit on the rate bounds them to half a second's worth for
     /// all copies that share it, since bytes in flight cannot be held back.
     pub(super) fn memory(&self) -> usize {
         const MOST: usize = 48 * 1024 * 1024;

@@ -875,7 +875,7 @@ fn nothing_is_tried_where_it_is_known_or_there_is_no_room() {
     }
 }
 
-/// What happens to connections and sessions, one after the other.
+/// An event in the life of connections and sessions.
 #[derive(Debug, Clone)]
 enum Step {
     Place(Load),
@@ -936,8 +936,8 @@ impl Course {
         lanes.get(nth % lanes.len().max(1)).copied()
     }
 
-    fn take(&mut self, step: Step) {
-        match step {
+    fn take(&mut self, step: &Step) {
+        match *step {
             Step::Place(load) => drop(self.place(load)),
             Step::LogIn(nth) => {
                 if let Some(lane) = self.lane(nth) {
@@ -983,7 +983,7 @@ proptest! {
         policy.share_sftp(shares_sftp);
         let mut course = Course { policy, now, placed: Vec::new() };
         for step in steps {
-            course.take(step);
+            course.take(&step);
             let is_over = |&(lane, load): &(LaneId, Load)| course.policy.patience(lane, load, course.now) == Patience::Over;
             let over: Vec<_> = course.placed.iter().copied().filter(is_over).collect();
             for waits in over {

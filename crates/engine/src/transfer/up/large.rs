@@ -257,7 +257,15 @@ impl Up<'_> {
                     Ended::Failed(message) if may_be_full => {
                         drop(striped);
                         let left = (kept || in_place).then_some(counted);
-                        Ended::Failed(self.with_room(item, path, left, message).await)
+                        Ended::Failed(match self.no_room(item, path, left).await {
+                            Some(reason) => reason,
+                            // Other files may have given back their room since.
+                            None if turn.is_shared() => Reason {
+                                errno: Some(rustix::io::Errno::NOSPC.raw_os_error()),
+                                ..message
+                            },
+                            None => message,
+                        })
                     }
                     // Another attempt would not find room.
                     Ended::Again(message) if may_be_full => {
