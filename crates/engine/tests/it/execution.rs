@@ -745,10 +745,12 @@ async fn a_proxy_command_that_is_not_needed_any_more_can_clean_up() {
 async fn a_log_in_that_takes_long_is_not_the_connect_timeouts() {
     let relayed = Relayed::start();
     let (request, relay) = (relayed.request(&["ConnectTimeout=5"]), &relayed.relay);
+    // The server answers the client's identification: its own has come long before.
+    relay.set_delay(Direction::ToServer, Duration::from_secs(1));
     let slowly = async {
-        // What comes behind the identification, which has come by then.
         relay.wait_for_bytes(Direction::ToClient, 600).await.unwrap();
         relay.stall();
+        relay.set_delay(Direction::ToServer, Duration::ZERO);
         tokio::time::sleep(Duration::from_secs(6)).await;
         relay.resume();
     };
