@@ -108,7 +108,8 @@ where
             }
             job.progress.set_current(&item.target);
             let weight = weigh(&item);
-            let coming = item.size.saturating_mul(items.len() as u64);
+            // Those that wait are taken to be as long.
+            let coming = item.size.saturating_mul(items.len() as u64 + 1);
             let turn = Turn {
                 nth: begun.fetch_add(1, Ordering::Relaxed),
                 together: coming.saturating_add(bytes).min(TOGETHER).max(item.size),
